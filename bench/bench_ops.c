@@ -183,6 +183,15 @@ static tn_tensor *max_pool(tn_tensor **x)
     return tn_max_pool2d(x[0], (tn_pool2d_spec){ .kernel = { 2, 2 } });
 }
 
+/* log_p [T, N, C], labels [N, S]: in all sequences all count. */
+static tn_tensor *ctc(tn_tensor **x)
+{
+    int64_t n = tn_size(x[0], 1);
+    tn_tensor *steps = tn_full_as(TN_SHAPE(n), (double)tn_size(x[0], 0), TN_I64, tn_cpu());
+    tn_tensor *labels = tn_full_as(TN_SHAPE(n), (double)tn_size(x[1], 1), TN_I64, tn_cpu());
+    return tn_ctc_loss(x[0], x[1], steps, labels, 0, false, TN_MEAN);
+}
+
 static tn_tensor *cosine_similarity(tn_tensor **x)
 {
     return tn_cosine_similarity(x[0], x[1], -1, 1e-8);
@@ -261,6 +270,7 @@ static const row cpu_rows[] = {
     { "rms_norm_2048x768", rms_norm, { S(2048, 768), S(768) }, 0 },
     { "group_norm_32x64x28", group_norm, { S(32, 64, 28, 28), S(64), S(64) }, 0 },
     { "cross_entropy_2048x96", cross_entropy, { S(2048, 96), S(2048) }, 96 },
+    { "ctc_128x32x64_24", ctc, { S(128, 32, 64), S(32, 24) }, 64 },
     { "cosine_2048x512", cosine_similarity, { S(2048, 512), S(2048, 512) }, 0 },
     { "embedding_96x128_2048", embedding, { S(96, 128), S(2048) }, 96 },
     { "matmul_512", matmul, { S(512, 512), S(512, 512) }, 0 },

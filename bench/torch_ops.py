@@ -137,6 +137,11 @@ def cross_entropy(x, y):
     return F.cross_entropy(x, y)
 
 
+def ctc(x, y):
+    count = lambda k: torch.full((x.shape[1],), k)
+    return F.ctc_loss(x, y, count(x.shape[0]), count(y.shape[1]))
+
+
 rnn, gru, lstm = recurrent(torch.rnn_tanh, 1), recurrent(torch.gru, 1), recurrent(torch.lstm, 2)
 gelu_tanh = lambda x: F.gelu(x, approximate="tanh")
 cpu_rows = [
@@ -162,6 +167,7 @@ cpu_rows = [
     ("rms_norm_2048x768", rms_norm, [(2048, 768), (768,)], 0),
     ("group_norm_32x64x28", group_norm, [(32, 64, 28, 28), (64,), (64,)], 0),
     ("cross_entropy_2048x96", cross_entropy, [(2048, 96), (2048,)], 96),
+    ("ctc_128x32x64_24", ctc, [(128, 32, 64), (32, 24)], 64),
     ("cosine_2048x512", lambda x, y: F.cosine_similarity(x, y, -1), [(2048, 512), (2048, 512)], 0),
     ("embedding_96x128_2048", lambda w, i: F.embedding(i, w), [(96, 128), (2048,)], 96),
     ("matmul_512", torch.matmul, [(512, 512), (512, 512)], 0),

@@ -50,12 +50,12 @@ static inline void tn_leave_no_grad_(const int *was)
  *     TN_CHECK(tn_backward(loss));
  *
  * In dtype  matmul linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d
- *           scaled_dot_product_attention prelu
+ *           scaled_dot_product_attention scaled_dot_product_attention_dropout prelu
  * In f32    exp expm1 log log1p tan asin acos sinh cosh pow pow_scalar square reciprocal rsqrt
  *           softplus, sum sum_all mean mean_all var std prod norm logsumexp normalize
  *           cosine_similarity cumsum max min softmax log_softmax, cross_entropy cross_entropy_with
  *           nll_loss mse_loss l1_loss smooth_l1_loss huber_loss bce_with_logits kl_div bce_loss
- *           poisson_nll_loss gaussian_nll_loss triplet_margin_loss, layer_norm rms_norm
+ *           poisson_nll_loss gaussian_nll_loss triplet_margin_loss ctc_loss, layer_norm rms_norm
  *           group_norm, gather index_select scatter_add scatter embedding flip masked_select
  *           unique cumprod index sort topk median masked_scatter
  * Both      linear_cross_entropy linear_cross_entropy_with rnn gru lstm: products in dtype, loss,

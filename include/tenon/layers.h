@@ -221,6 +221,30 @@ TN_API double tn_dropout_p(tn_module *m);
  *  old p. Errors: p outside [0, 1]; no such layer in m. */
 TN_API TN_MUST_USE tn_status tn_dropout_set_p(tn_module *m, double p);
 
+/* ---- a parameter made of another ------------------------------------------------------------- */
+
+/** zero fields: PyTorch's defaults, but for transposed convolutions, whose axis is 1 */
+typedef struct tn_spectral_norm_options {
+    int64_t iterations; /* of the power method for each call in training; 0: 1 */
+    int64_t axis;       /* which is the rows of the matrix */
+    double eps;         /* what norms are at least; 0: 1e-12 */
+} tn_spectral_norm_options;
+/**
+ * Spectral normalization: from now on each call of m makes its parameter of that name as v / s,
+ * where s is about the largest singular value of v as a matrix with that axis as rows. In f32,
+ * under autocast too, if v is bf16 or f16.
+ *
+ * State    parametrizations.NAME.original, v, the parameter itself, and no NAME any more; buffers
+ *          parametrizations.NAME.0._u and ._v, the first singular vectors, nearly: random unit
+ *          vectors after 15 iterations (TN_DIRECTION)
+ * Errors   no such parameter; one without a field in the struct; fewer than two axes; an axis that
+ *          is not there; m has one already. Nothing has changed then
+ * Source   Miyato et al., Spectral Normalization for GANs (2018), algorithm 1
+ * PyTorch: nn.utils.parametrizations.spectral_norm
+ */
+TN_API TN_MUST_USE tn_status tn_spectral_norm(tn_module *m, const char *name,
+                                              tn_spectral_norm_options o);
+
 /* ---- attention ------------------------------------------------------------------------------- */
 
 /** zero fields: no dropout, with biases, batch first */

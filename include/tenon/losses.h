@@ -118,6 +118,26 @@ TN_API tn_tensor *tn_triplet_margin_loss(tn_tensor *anchor, tn_tensor *positive,
                                          tn_tensor *negative, double margin, double p, double eps,
                                          bool swap, tn_reduction reduction);
 
+/**
+ * Connectionist temporal classification: minus the log of the probability that T steps, each a
+ * class, spell the labels: equal neighbours are one, and then blanks are dropped.
+ *
+ * Shapes   log_p [T, N, C] or [T, C], as tn_log_softmax gives it; targets [N, S], or those of all
+ *          sequences in a row; lengths [N]: how many steps and labels count. Targets and lengths
+ *          i64, i32 or u8, of any device: the host reads them, so a captured step cannot
+ * Range    inf where there are too few steps; with zero_infinity 0. TN_MEAN divides each by its
+ *          number of labels, at least 1, before the mean
+ * Grad     dloss (e^log_p - share), share the probability of the class given the labels: right only
+ *          behind tn_log_softmax. 0 behind a sequence's steps. For a loss of inf NaN, with
+ *          zero_infinity 0. No second derivative: an error        keeps log_p, [N, T, 2 S + 3]
+ * Errors   a length below 0 or above T or S; a label outside 0..C-1
+ * Source   Graves et al., Connectionist temporal classification (2006), sections 3 and 4
+ * PyTorch: F.ctc_loss
+ */
+TN_API tn_tensor *tn_ctc_loss(tn_tensor *log_p, tn_tensor *targets, tn_tensor *input_lengths,
+                              tn_tensor *target_lengths, int64_t blank, bool zero_infinity,
+                              tn_reduction reduction);
+
 TN_END_C_
 
 #endif

@@ -314,11 +314,10 @@ tn_status tni_copy_pending(tni_gradmeta *gm)
  * made before other processes rely on this pass. */
 static tn_status own_all(const tni_pass *p)
 {
-    tn_status status = TN_OK;
-    for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++)
+    for (size_t i = 0; i < p->n_receivers; i++)
         if (!tni_is_ours(p->receivers[i].gm->pending))
-            status = tni_copy_pending(p->receivers[i].gm);
-    return status;
+            TNI_TRY(tni_copy_pending(p->receivers[i].gm));
+    return TN_OK;
 }
 
 /* First everything that can fail, then the commit. A grad that the user can see is replaced, not

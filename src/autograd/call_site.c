@@ -71,8 +71,7 @@ tn_status tni_call_site_node(tni_watcher *self, const tni_call *c)
     for (int i = 0; i < c->n_out && !node; i++) node = c->out[i]->node;
     if (!c->recorded || !node || node->origin) return TN_OK;
     tni_call_site *site;
-    tn_status status = tni_call_site_now(&site);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_call_site_now(&site));
     int n_in = on ? c->n_in : 0;
     if (!site && !n_in && !tni_lines_wanted) return TN_OK;
     tni_origin *o = tni_calloc(origin_size(n_in));

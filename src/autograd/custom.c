@@ -223,11 +223,10 @@ tn_status tni_check_arrays(const char *function, int n_in, tn_tensor *const *in,
                            tn_tensor **out)
 {
     if (n_in < 0 || (n_in && !in) || n_out < 1 || !out)
-        return tni_error(TN_E_INVALID,
-                         "%s: %d inputs%s and %d outputs%s: want arrays of them, and "
-                         "at least one output",
-                         function, n_in, n_in && !in ? " at NULL" : "", n_out,
-                         out ? "" : " at NULL");
+        return tni_error(
+            TN_E_INVALID,
+            "%s: %d inputs%s and %d outputs%s: want arrays of them, and at least one output",
+            function, n_in, n_in && !in ? " at NULL" : "", n_out, out ? "" : " at NULL");
     for (int i = 0; i < n_in; i++) {
         char which[24];
         snprintf(which, sizeof which, "input %d", i);
@@ -306,15 +305,15 @@ static tn_status check_gradient(const own *o, const tni_grad *g, int i)
     const tn_tensor *dx = g->dx[i];
     const tn_shape *want = &g->in[i].shape;
     if (!dx)
-        return tni_missing("tn_backward: the backward of %s gave NULL for "
-                           "input %d: want a tensor, or TN_NONE for none",
+        return tni_missing("tn_backward: the backward of %s gave NULL for input %d: want a tensor, "
+                           "or TN_NONE for none",
                            name, i);
     if (tni_none(dx)) return TN_OK;
     if (!tn_dtype_is_float(dx->dtype))
-        return tni_error(TN_E_DTYPE,
-                         "tn_backward: the backward of %s gave %s for input %d: want a floating "
-                         "dtype",
-                         name, tn_dtype_name(dx->dtype), i);
+        return tni_error(
+            TN_E_DTYPE,
+            "tn_backward: the backward of %s gave %s for input %d: want a floating dtype", name,
+            tn_dtype_name(dx->dtype), i);
     if (!tni_none(g->dy) && !tni_same_device(dx->storage->device, g->dy->storage->device))
         return tni_error(TN_E_DEVICE,
                          "tn_backward: the backward of %s gave a gradient for input %d on another "
@@ -406,9 +405,8 @@ tn_status tn_custom_save(tn_custom *c, tn_tensor *t)
 
 tn_tensor *tn_custom_saved(const tn_custom *c, int i)
 {
-    static const char f[] = "tn_custom_saved";
-    if (check_phase(f, c, false) != TN_OK) return NULL;
-    if (check_number(f, c, "saved tensor", i, (int)c->own->n_save) != TN_OK) return NULL;
+    if (check_phase(__func__, c, false) != TN_OK) return NULL;
+    if (check_number(__func__, c, "saved tensor", i, (int)c->own->n_save) != TN_OK) return NULL;
     const saved *s = &c->own->save[i];
     if (s->input >= 0) return c->grad->x[s->input];
     if (s->other < 0) return TN_NONE;
@@ -424,9 +422,8 @@ bool tn_custom_needs(const tn_custom *c, int i)
 
 tn_status tn_custom_no_gradient(tn_custom *c, int i)
 {
-    static const char f[] = "tn_custom_no_gradient";
-    tn_status status = check_phase(f, c, true);
-    if (status == TN_OK) status = check_number(f, c, "output", i, c->own->n_out);
+    tn_status status = check_phase(__func__, c, true);
+    if (status == TN_OK) status = check_number(__func__, c, "output", i, c->own->n_out);
     if (status == TN_OK) c->own->plain[i] = true;
     return fail(c, status);
 }

@@ -27,10 +27,10 @@ tn_status tn_set_requires_grad(tn_tensor *t, bool requires_grad)
 {
     if (tni_absent(t)) return tni_poison("tn_set_requires_grad", "t");
     if (t->node)
-        return tni_error(TN_E_STATE,
-                         "tn_set_requires_grad: %s was made by %s%s: want a leaf (tn_detach "
-                         "gives one)",
-                         tni_text(t), tni_op_prefix(t->node->op), t->node->op->name);
+        return tni_error(
+            TN_E_STATE,
+            "tn_set_requires_grad: %s was made by %s%s: want a leaf (tn_detach gives one)",
+            tni_text(t), tni_op_prefix(t->node->op), t->node->op->name);
     if (requires_grad && !tn_dtype_is_float(t->dtype))
         return tni_error(TN_E_DTYPE, "tn_set_requires_grad: %s is %s: want a floating dtype",
                          tni_text(t), tn_dtype_name(t->dtype));
@@ -81,11 +81,10 @@ tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad)
     if (!tni_none(grad)) {
         if (grad == t || (grad->storage == t->storage && grad->offset == t->offset))
             return tni_error(TN_E_INVALID,
-                             "tn_set_grad: grad %s is the memory of %s itself: want a tensor "
-                             "of its own (tn_clone)",
+                             "tn_set_grad: grad %s is the memory of %s itself: want a tensor of "
+                             "its own (tn_clone)",
                              tni_text(grad), tni_text(t));
-        tn_status status = tni_gradient_fits("tn_set_grad", "grad", grad, "", t);
-        if (status != TN_OK) return status;
+        TNI_TRY(tni_gradient_fits("tn_set_grad", "grad", grad, "", t));
     }
     if (TNI_NOTIFY(grad_changes, t, false) != TN_OK) return tni_pending();
     if (tni_none(grad) && !t->gm) return TN_OK;
@@ -128,11 +127,10 @@ int64_t tn_register_hook(tn_tensor *t, tn_grad_hook call, void *user)
     if (tni_absent(t) || !call)
         return tni_minus_one(tni_poison("tn_register_hook", t && !tni_none(t) ? "hook" : "t"));
     if (!t->requires_grad)
-        return tni_minus_one(
-            tni_error(TN_E_STATE,
-                      "tn_register_hook: no gradient will reach %s: want a tensor that requires "
-                      "grad",
-                      tni_text(t)));
+        return tni_minus_one(tni_error(
+            TN_E_STATE,
+            "tn_register_hook: no gradient will reach %s: want a tensor that requires grad",
+            tni_text(t)));
     tni_gradmeta *gm = tni_gradmeta_of(t);
     return gm ? tni_hook_add(&gm->hooks, 0, (tni_any_hook)call, user) : -1;
 }
@@ -148,10 +146,10 @@ tn_status tni_may_change(const char *function, const char *name, int64_t marks)
         return tni_error(TN_E_STATE, "%s: %s has an average's values: want tn_ema_restore before",
                          function, name);
     if (marks >= TNI_MARK_CONSTANT && tni_call_site_here) /* a forward runs */
-        return tni_error(TN_E_STATE,
-                         "%s: buffer %s is constant, and a forward changes it: want "
-                         "another role for it",
-                         function, name);
+        return tni_error(
+            TN_E_STATE,
+            "%s: buffer %s is constant, and a forward changes it: want another role for it",
+            function, name);
     if (marks % TNI_MARK_CONSTANT >= TNI_MARK_CACHE &&
         tni_host_refused(function, "changes a cache, whose size grows", "it outside of the step"))
         return TN_E_STATE;
@@ -179,8 +177,7 @@ tn_status tni_may_write(const char *function, const tn_tensor *target, const tn_
     int stem = (int)strlen(function);
     if (tni_absent(target)) return tni_poison(function, "the target");
     if (!source) return tni_poison(function, "the source");
-    tn_status status = tni_own_memory(function, target);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_own_memory(function, target));
     if (TNI_NOTIFY_OP(changes, function, target, source) != TN_OK) return tni_pending();
     if (off) return TN_OK;
     stem -= stem && function[stem - 1] == '_';

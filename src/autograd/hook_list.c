@@ -62,9 +62,8 @@ tn_status tni_hook_check(const char *who, const char *of, const tn_tensor *gradi
     const char *shape = tni_shape_text(&gradient->shape);
     if (now == gradient) return TN_OK;
     if (!now)
-        return tni_missing("%s gave NULL for the gradient %s%s: want it, or "
-                           "a tensor like it",
-                           who, shape, of);
+        return tni_missing("%s gave NULL for the gradient %s%s: want it, or a tensor like it", who,
+                           shape, of);
     if (tni_none(now) || !tni_shape_equal(&now->shape, &gradient->shape))
         return tni_error(TN_E_SHAPE, "%s gave %s for the gradient %s%s: want the same shape", who,
                          tni_none(now) ? "TN_NONE" : tni_text(now), shape, of);
@@ -72,9 +71,9 @@ tn_status tni_hook_check(const char *who, const char *of, const tn_tensor *gradi
         return tni_error(TN_E_DTYPE, "%s gave %s for the gradient %s%s of %s: want the same dtype",
                          who, tn_dtype_name(now->dtype), shape, of, tn_dtype_name(gradient->dtype));
     if (!tni_same_device(now->storage->device, gradient->storage->device))
-        return tni_error(TN_E_DEVICE,
-                         "%s gave a tensor on another device for the gradient %s%s: want the same "
-                         "device",
-                         who, shape, of);
+        return tni_error(
+            TN_E_DEVICE,
+            "%s gave a tensor on another device for the gradient %s%s: want the same device", who,
+            shape, of);
     return TN_OK;
 }

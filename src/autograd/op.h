@@ -127,6 +127,13 @@ struct tn_op {
     void (*drop)(void *args); /* and when that node is freed */
 };
 
+/* The descriptor op_NAME, by what every op has; behind it the other fields that it sets. */
+#define TNI_OP(name_, ...) TNI_OP_AS(op_##name_, #name_, __VA_ARGS__)
+#define TNI_OP_AS(op, ...) static const tn_op op = { TNI_OP_FIELDS(__VA_ARGS__) };
+#define TNI_OP_FIELDS(name_, arity_, formula_, gradient_, shape_, forward_, backward_, ...)        \
+    .name = name_, .arity = arity_, .formula = formula_, .gradient = gradient_, .shape = shape_,   \
+    .forward = forward_, .backward = backward_, __VA_ARGS__
+
 /* What the gradients of the inputs marked in need read, as a bit mask. */
 static inline unsigned tni_reads(const tn_op *op, int n_in, const bool *need)
 {

@@ -258,10 +258,8 @@ static tn_status add_undo(tni_region *r, const tni_undo *u)
 
 tn_status tni_region_undo(const tni_undo *u)
 {
-    tn_status status = TN_OK;
-    for (tni_region *r = tni_region_now; r && status == TN_OK; r = r->above)
-        status = add_undo(r, u);
-    return status;
+    for (tni_region *r = tni_region_now; r; r = r->above) TNI_TRY(add_undo(r, u));
+    return TN_OK;
 }
 
 tn_status tni_region_assigns(const tn_tensor *t)
@@ -552,9 +550,8 @@ static void take(tni_node *node, tni_node *from)
 tn_status tni_region_fill(tni_node *node)
 {
     tni_node **at;
-    tn_status status = find(node->region, node->region_index, &at);
-    if (status == TN_OK) status = check_same(node, at ? *at : NULL);
-    if (status != TN_OK) return status;
+    TNI_TRY(find(node->region, node->region_index, &at));
+    TNI_TRY(check_same(node, at ? *at : NULL));
     take(node, *at);
     tni_node_drop(*at);
     *at = NULL;

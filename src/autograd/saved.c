@@ -83,10 +83,9 @@ static tn_status changed(const tni_node *node, const tni_saved *saved, const cha
     char which[32] = "";
     if (index >= 0) snprintf(which, sizeof which, " %d", index);
     return tni_error(TN_E_STATE,
-                     "tn_backward: %s%s of %s%s, %s, was changed in place after it was "
-                     "recorded (version %" PRIu64 ", now %" PRIu64
-                     "): want it unchanged until backward; "
-                     "tn_clone it before the change",
+                     "tn_backward: %s%s of %s%s, %s, was changed in place after it was recorded "
+                     "(version %" PRIu64 ", now %" PRIu64
+                     "): want it unchanged until backward; tn_clone it before the change",
                      role, which, tni_op_prefix(node->op), node->op->name, tni_text(saved->alias),
                      (uint64_t)saved->version, tn_version(saved->alias));
 }
@@ -131,8 +130,7 @@ __attribute__((cold)) static tn_tensor *recompute(const tni_pass *p, const tni_e
 tn_status tni_saved_read(const tni_pass *p, tni_node *node, tni_grad *g)
 {
     if (!node->keeps) return TN_OK;
-    tn_status status = TNI_UNLIKELY(node->region) ? tni_region_fill(node) : TN_OK;
-    if (status != TN_OK) return status;
+    TNI_TRY(TNI_UNLIKELY(node->region) ? tni_region_fill(node) : TN_OK);
     for (int i = 0; i < node->n_in; i++) {
         const tni_saved *saved = &node->x[i];
         if (!saved->alias && !saved->recomputed) continue;

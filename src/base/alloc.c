@@ -349,8 +349,7 @@ tn_status tn_set_allocator(const tn_allocator *a)
     if (alive != 0)
         return tni_error(TN_E_STATE,
                          "tn_set_allocator: %" PRId64 " bytes in use, %" PRId64
-                         " tensors alive: want every scope "
-                         "closed and every object freed",
+                         " tensors alive: want every scope closed and every object freed",
                          alive, tn_live_tensors());
     return TN_OK;
 }

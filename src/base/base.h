@@ -102,6 +102,12 @@ typedef struct tni_saved_error {
 } tni_saved_error;
 TNI_SHARED void tni_error_save(tni_saved_error *to);
 TNI_SHARED void tni_error_restore(const tni_saved_error *from);
+/* Ends the function with the status of a call that failed. */
+#define TNI_TRY(call)                                                                              \
+    do {                                                                                           \
+        const tn_status tried_ = (call);                                                           \
+        if (tried_ != TN_OK) return tried_;                                                        \
+    } while (0)
 /* Ignores a status: of a call that cannot fail here, or of one made while another failure, which is
  * the one reported, is cleaned up. */
 static inline void tni_disregard(tn_status status)

@@ -235,7 +235,6 @@ tn_status tni_file_finish(tni_atomic_file *file, tn_status status)
 tn_status tni_file_replace(const char *function, const char *path, const void *data, size_t nbytes)
 {
     tni_atomic_file file;
-    tn_status status = tni_file_create(&file, function, path, (int64_t)nbytes);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_file_create(&file, function, path, (int64_t)nbytes));
     return tni_file_finish(&file, tni_file_write(&file, data, nbytes));
 }

@@ -166,8 +166,7 @@ tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, cons
 
 tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path)
 {
-    static const char f[] = "tn_checkpoint_save";
-    return c ? tni_checkpoint_save(f, c, path) : tni_null(f, "c", "a checkpoint");
+    return c ? tni_checkpoint_save(__func__, c, path) : tni_null(__func__, "c", "a checkpoint");
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */
@@ -206,13 +205,13 @@ static tn_status check_random(const tni_safetensors *file, const beside *s)
 
 static tn_status stage(tni_safetensors *file, beside *s)
 {
-    tn_status status = tni_safetensors_verify(file);
-    if (status == TN_OK) status = tni_safetensors_metadata(file, "tenon.", &s->c.metadata);
-    if (status == TN_OK) status = values_of(s, NULL, file);
-    if (status == TN_OK) status = check_random(file, s);
-    if (status == TN_OK && s->c.loader && tni_loader_fits(s->c.loader, &s->loader.state) != TN_OK)
-        status = tni_in_file(file->in.function, file->in.path);
-    return status;
+    TNI_TRY(tni_safetensors_verify(file));
+    TNI_TRY(tni_safetensors_metadata(file, "tenon.", &s->c.metadata));
+    TNI_TRY(values_of(s, NULL, file));
+    TNI_TRY(check_random(file, s));
+    if (s->c.loader && tni_loader_fits(s->c.loader, &s->loader.state) != TN_OK)
+        return tni_in_file(file->in.function, file->in.path);
+    return TN_OK;
 }
 
 static void commit(tn_checkpoint *c, const beside *s, tni_parts *parts)
@@ -241,13 +240,12 @@ static tn_status load(tni_safetensors *file, tn_checkpoint *c, tni_parts *parts)
 
 tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path)
 {
-    static const char f[] = "tn_checkpoint_load";
-    if (!c) return tni_null(f, "c", "a checkpoint");
+    if (!c) return tni_null(__func__, "c", "a checkpoint");
     tni_parts parts = { 0 };
-    tn_status status = check_generators(f, c);
-    if (status == TN_OK) status = tni_parts_of(f, c, &parts);
+    tn_status status = check_generators(__func__, c);
+    if (status == TN_OK) status = tni_parts_of(__func__, c, &parts);
     tni_safetensors file;
-    if (status == TN_OK) status = open_checkpoint(&file, f, path);
+    if (status == TN_OK) status = open_checkpoint(&file, __func__, path);
     if (status == TN_OK) {
         status = load(&file, c, &parts);
         tni_safetensors_close(&file);
@@ -270,11 +268,10 @@ tn_status tni_checkpoint_verify(const char *function, const char *path, int *err
 tn_status tn_checkpoint_peek(const char *path, tn_metadata *metadata, int64_t *step)
 {
     tni_safetensors file;
-    tn_status status = open_checkpoint(&file, "tn_checkpoint_peek", path);
-    if (status != TN_OK) return status;
+    TNI_TRY(open_checkpoint(&file, "tn_checkpoint_peek", path));
     int64_t at = 0;
     tn_metadata pairs = { 0 };
-    status = value(NULL, &file, "step", TN_I64, 0, &at);
+    tn_status status = value(NULL, &file, "step", TN_I64, 0, &at);
     if (status == TN_OK) status = tni_safetensors_metadata(&file, "tenon.", &pairs);
     if (status == TN_OK && metadata) *metadata = pairs;
     if (status == TN_OK && step) *step = at;

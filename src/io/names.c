@@ -77,12 +77,12 @@ tn_status tni_metadata_check(const char *function, const tn_metadata *m)
 
 const char *tn_metadata_get(const tn_metadata *metadata, const char *key)
 {
-    static const char f[] = "tn_metadata_get";
     if (!metadata || !key) {
-        tni_null(f, metadata ? "key" : "metadata", metadata ? "a string" : "pairs of strings");
+        tni_null(__func__, metadata ? "key" : "metadata",
+                 metadata ? "a string" : "pairs of strings");
         return NULL;
     }
-    if (tni_metadata_check(f, metadata) != TN_OK) return NULL;
+    if (tni_metadata_check(__func__, metadata) != TN_OK) return NULL;
     for (int i = 0; i < metadata->n; i++)
         if (!strcmp(metadata->key[i], key)) return metadata->value[i];
     return NULL;

@@ -57,8 +57,7 @@ tn_status tni_parts_of(const char *function, const tn_checkpoint *c, tni_parts *
                                        { .name = "optim", .optimizer = c->optimizer },
                                        { .name = "sched", .scheduler = c->scheduler } };
     *parts = (tni_parts){ .readings.names = true };
-    tn_status status = check_parts(function, c);
-    if (status != TN_OK) return status;
+    TNI_TRY(check_parts(function, c));
     if (!tni_room(&parts->part, &parts->capacity, 0, (size_t)c->n_parts + 3, sizeof(tni_part)))
         return TN_E_NOMEM;
     for (int i = 0; i < 3; i++)

@@ -122,13 +122,11 @@ static tn_status read_entry(tni_safetensors *file, tni_json *j, const char *name
         n++;
         if (seen[i]) return bad(file, "%.64s: %s is there twice", name, key);
         seen[i] = true;
-        tn_status status = fields[i].read(file, j, &e);
-        if (status != TN_OK) return status;
+        TNI_TRY(fields[i].read(file, j, &e));
     }
     if (n < N_FIELDS || j->problem)
         return wrong(file, j, "%.64s: want dtype, shape and data_offsets, one is missing", name);
-    tn_status status = check_range(file, &e);
-    if (status != TN_OK) return status;
+    TNI_TRY(check_range(file, &e));
     int added = tni_names_add(&file->entries, &file->entry, &e, sizeof e);
     return added > 0 ? TN_OK
            : added   ? tni_pending()
@@ -312,8 +310,7 @@ static tn_status crc_of(tni_safetensors *file, char *chunk, size_t size, uLong *
     *crc = crc32_z(0, NULL, 0);
     for (int64_t at = 0; at < file->in.size; at += (int64_t)size) {
         size_t n = (size_t)TNI_MIN(file->in.size - at, (int64_t)size);
-        tn_status status = tni_input_read(&file->in, at, chunk, n);
-        if (status != TN_OK) return status;
+        TNI_TRY(tni_input_read(&file->in, at, chunk, n));
         if (at == 0) memset(chunk + TNI_CHECKSUM_AT, '0', 8); /* in the header: it fits */
         *crc = crc32_z(*crc, (unsigned char *)chunk, n);
     }

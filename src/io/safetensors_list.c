@@ -66,8 +66,7 @@ static tn_status read_ties(tni_safetensors *file, char *text)
         stored = tni_json_string(j);
         object = stored;
         if (!stored || !can_be_tie(&file->entries.places, checkpoint, name, stored)) continue;
-        tn_status status = add_tie(file, name, stored);
-        if (status != TN_OK) return status;
+        TNI_TRY(add_tie(file, name, stored));
     }
     if (object) tni_json_end(j);
     if (j->problem) return tni_safetensors_not_json(file, TNI_TIES, j);

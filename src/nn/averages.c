@@ -36,12 +36,7 @@ static void ema_describe(const tn_module *self, char *text, size_t size)
     snprintf(text, size, "%s%s", average, m->o.average_buffers ? ", buffers averaged" : "");
 }
 
-static const tn_module_type ema_type = {
-    .name = "Ema",
-    .size = sizeof(ema),
-    .forward_n = ema_forward,
-    .describe = ema_describe,
-};
+TNI_TYPE(ema, "Ema", ema, .forward_n = ema_forward, .describe = ema_describe)
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
@@ -134,8 +129,7 @@ static tn_status compare(const char *function, const tn_list *average, const tn_
             return tni_error(TN_E_NAME, "%s: the model has no %s: want the one it was made of",
                              function, e->name);
         const tn_tensor *a = e->tensor, *x = from->tensor;
-        tn_status status = tni_may_change(function, e->name, TNI_AVERAGED(x->is_buffer));
-        if (status != TN_OK) return status;
+        TNI_TRY(tni_may_change(function, e->name, TNI_AVERAGED(x->is_buffer)));
         bool floats = tn_dtype_is_float(a->dtype) && tn_dtype_is_float(x->dtype);
         if (!tni_shape_equal(&a->shape, &x->shape) || (!floats && a->dtype != x->dtype))
             return tni_error(TN_E_SHAPE,
@@ -202,10 +196,9 @@ static tn_status update(const char *function, const ema *m, tn_module *model)
     averaging a = { .m = m, .n = tn_item(m->n_averaged) };
     tn_tensor *count = m->n_averaged, *next = tn_add_scalar(count, 1);
     if (isnan(a.n) || !next) return tni_pending();
-    tn_status status = pair(function, m, model, false, &a);
-    if (status == TN_OK) status = tni_change_all(function, a.to->n, averaged, &a);
-    if (status != TN_OK) return status;
-    status = tni_put_last(count, next);
+    TNI_TRY(pair(function, m, model, false, &a));
+    TNI_TRY(tni_change_all(function, a.to->n, averaged, &a));
+    tn_status status = tni_put_last(count, next);
     tni_bump_version(count);
     return status;
 }

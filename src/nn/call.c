@@ -118,8 +118,7 @@ bool tni_calling(void)
 
 tn_status tni_call_check(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
 {
-    tn_status status = tni_module_check("tn_call", m);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_module_check("tn_call", m));
     if (n_in < 0 || n_out < 1 || (n_in && !in) || !out)
         return tni_error(TN_E_INVALID,
                          "tn_call: %d inputs and %d outputs%s: want 0 and up, and 1 and up", n_in,
@@ -186,13 +185,17 @@ tn_status tni_call_once(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
         if (scope.depth < 0) status = tni_pending();
         size_t guarded = tni_scope_guard();
         tni_fields fields;
+        tn_tensor *was = NULL; /* in the field of a parameter that is made now */
         if (TNI_UNLIKELY(tni_batch_now) && status == TN_OK) status = tni_batch_meet(m, !f.outer);
+        if (TNI_UNLIKELY(m->state->made) && status == TN_OK && !(was = tni_made(m)))
+            status = tni_pending();
         if (status == TN_OK) status = tni_fields_before(&fields, m, n_in, in);
         bool looked = status == TN_OK;
         if (status == TN_OK)
             status = m->state->hooks ? tni_hooked_call(m, n_in, in, n_out, result, dispatch)
                                      : dispatch(m, n_in, in, n_out, result);
         if (looked) status = tni_fields_after(&fields, m, n_in, in, status);
+        if (was) tni_made_put(m, was);
         innermost = f.outer;
         if (!f.outer) tni_call_site_here = NULL;
         tni_call_site_drop(f.site);

@@ -49,6 +49,7 @@ static tn_status copy_struct(tn_module *m, const char *path, void *user)
     copy->state->training = m->state->training;
     copy->state->recompute = m->state->recompute;
     copy->state->dropout = m->state->dropout;
+    copy->state->made = m->state->made;
     copy->state->frozen = m->state->frozen;
     for (int i = 0; i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];

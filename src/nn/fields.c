@@ -104,16 +104,15 @@ tn_status tni_fields_after(tni_fields *f, tn_module *m, int n_in, tn_tensor *con
     if (status != TN_OK) return status;
     if (slot)
         return tni_error(TN_E_STATE,
-                         "%s: forward assigned the field of \"%s\" directly: want tn_assign(&m->"
-                         "field, t), which keeps the tensor",
+                         "%s: forward assigned the field of \"%s\" directly: want "
+                         "tn_assign(&m->field, t), which keeps the tensor",
                          m->type->name, slot);
     if (wrong)
-        return tni_error(
-            TN_E_STATE,
-            "%s: forward put what goes with the call into the field at byte %zu of the "
-            "struct, which no slot has: want tn_register_buffer for it, and tn_assign(&m->"
-            "field, t), which keeps the tensor",
-            m->type->name, wrong);
+        return tni_error(TN_E_STATE,
+                         "%s: forward put what goes with the call into the field at byte %zu of "
+                         "the struct, which no slot has: want tn_register_buffer for it, and "
+                         "tn_assign(&m->field, t), which keeps the tensor",
+                         m->type->name, wrong);
     return TN_OK;
 }
 
@@ -123,12 +122,11 @@ tn_status tni_fields_made(tn_module *m, tn_scope scope)
         uintptr_t word = word_at(m, i);
         if (!may_point(word) || tni_slot_at(m, offset_of(i))) continue;
         if (tni_scope_alone(scope, (const void *)word))
-            return tni_error(
-                TN_E_STATE,
-                "%s: its constructor made what goes with tn_module_done and left it in the "
-                "field at byte %zu of the struct, which no slot has: want "
-                "tn_register_buffer or tn_register_parameter for it",
-                m->type->name, offset_of(i));
+            return tni_error(TN_E_STATE,
+                             "%s: its constructor made what goes with tn_module_done and left it "
+                             "in the field at byte %zu of the struct, which no slot has: want "
+                             "tn_register_buffer or tn_register_parameter for it",
+                             m->type->name, offset_of(i));
     }
     return TN_OK;
 }

@@ -41,10 +41,9 @@ static void set_requires_grad(tn_module *m, void *user)
 tn_status tn_module_set_requires_grad(tn_module *m, bool on)
 {
     switcher s = { .on = on };
-    static const char f[] = "tn_module_set_requires_grad";
-    tn_status status = tni_module_check(f, m);
+    tn_status status = tni_module_check(__func__, m);
     if (status == TN_OK) status = tni_walk(m, TNI_ONCE, collect_frozen, NULL, &s);
-    if (status == TN_OK) status = tni_change_modules(f, m, set_requires_grad, &s);
+    if (status == TN_OK) status = tni_change_modules(__func__, m, set_requires_grad, &s);
     tni_map_free(&s.frozen);
     return status;
 }
@@ -76,9 +75,8 @@ static void set_frozen(tn_module *m, void *user)
 tn_status tn_module_freeze(tn_module *m)
 {
     bool frozen = true;
-    tn_status status = tni_change_modules("tn_module_freeze", m, remember, NULL);
-    return status == TN_OK ? tni_change_modules("tn_module_freeze", m, set_frozen, &frozen)
-                           : status;
+    tn_status status = tni_change_modules(__func__, m, remember, NULL);
+    return status == TN_OK ? tni_change_modules(__func__, m, set_frozen, &frozen) : status;
 }
 
 tn_status tn_module_thaw(tn_module *m)

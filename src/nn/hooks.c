@@ -280,19 +280,9 @@ static tn_status gate_backward(tni_grad *g)
     return status;
 }
 
-static const tn_op op_gate = {
-    .name = "module_gate",
-    .formula = "y_i = x_i",
-    .gradient = "dx_i = dy_i",
-    .arity = -1,
-    .dtypes = TNI_ANY_DTYPE,
-    .view = true,
-    .any_device = true,
-    .shape = gate_shape,
-    .backward = gate_backward,
-    .keep = gate_keep,
-    .drop = gate_drop,
-};
+TNI_OP_AS(op_gate, "module_gate", -1, "y_i = x_i", "dx_i = dy_i", gate_shape, NULL, gate_backward,
+          .dtypes = TNI_ANY_DTYPE, .view = true, .any_device = true, .keep = gate_keep,
+          .drop = gate_drop)
 
 /* Replaces each of n tensors that needs a gradient by its view through a gate. */
 static tn_status pass_gate(passage *p, bool inner, int n, tn_tensor **tensor)
@@ -307,8 +297,7 @@ static tn_status pass_gate(passage *p, bool inner, int n, tn_tensor **tensor)
     }
     if (!k) return TN_OK;
     tn_tensor *out[MOST_TENSORS];
-    tn_status status = tni_apply_n(&op_gate, &a, sizeof a, k, in, k, out);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_apply_n(&op_gate, &a, sizeof a, k, in, k, out));
     p->inner |= inner;
     k = 0;
     for (int i = 0; i < n; i++)

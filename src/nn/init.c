@@ -207,8 +207,7 @@ tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, 
                                    double high)
 {
     TNI_HOLD_TRAPS;
-    tn_status status = check("tn_init_truncated_normal", t);
-    if (status != TN_OK) return status;
+    TNI_TRY(check("tn_init_truncated_normal", t));
     if (!isfinite(mean) || !(deviation > 0 && isfinite(deviation)) || !(low < high))
         return tni_error(TN_E_INVALID,
                          "tn_init_truncated_normal: mean %g, deviation %g, cuts %g and %g: want a "
@@ -225,9 +224,8 @@ static tn_status scaled(const char *function, tn_tensor *t, double gain, int fan
 {
     TNI_HOLD_TRAPS;
     int64_t in = 0, out = 0;
-    tn_status status = check(function, t);
-    if (status == TN_OK) status = tn_init_fans(t, &in, &out);
-    if (status != TN_OK) return status;
+    TNI_TRY(check(function, t));
+    TNI_TRY(tn_init_fans(t, &in, &out));
     if (!isfinite(gain))
         return tni_error(TN_E_INVALID, "%s: gain %g: want a finite number", function, gain);
     double deviation = fan == FAN_BOTH ? gain * sqrt(2.0 / (double)(in + out))
@@ -237,15 +235,13 @@ static tn_status scaled(const char *function, tn_tensor *t, double gain, int fan
     return uniform ? tn_init_uniform(t, -bound, bound) : tn_init_normal(t, 0, deviation);
 }
 
-tn_status tn_init_xavier_uniform(tn_tensor *t, double gain)
-{
-    return scaled("tn_init_xavier_uniform", t, gain, FAN_BOTH, true);
-}
-
-tn_status tn_init_xavier_normal(tn_tensor *t, double gain)
-{
-    return scaled("tn_init_xavier_normal", t, gain, FAN_BOTH, false);
-}
+#define XAVIER(tn_name, uniform)                                                                   \
+    tn_status tn_name(tn_tensor *t, double gain)                                                   \
+    {                                                                                              \
+        return scaled(#tn_name, t, gain, FAN_BOTH, uniform);                                       \
+    }
+XAVIER(tn_init_xavier_uniform, true)
+XAVIER(tn_init_xavier_normal, false)
 
 static tn_status kaiming(const char *function, tn_tensor *t, double slope, bool fan_out,
                          tn_nonlinearity nl, bool uniform)
@@ -258,15 +254,13 @@ static tn_status kaiming(const char *function, tn_tensor *t, double slope, bool 
     return scaled(function, t, gain, fan_out ? FAN_OUT : FAN_IN, uniform);
 }
 
-tn_status tn_init_kaiming_uniform(tn_tensor *t, double slope, bool fan_out, tn_nonlinearity nl)
-{
-    return kaiming("tn_init_kaiming_uniform", t, slope, fan_out, nl, true);
-}
-
-tn_status tn_init_kaiming_normal(tn_tensor *t, double slope, bool fan_out, tn_nonlinearity nl)
-{
-    return kaiming("tn_init_kaiming_normal", t, slope, fan_out, nl, false);
-}
+#define KAIMING(tn_name, uniform)                                                                  \
+    tn_status tn_name(tn_tensor *t, double slope, bool fan_out, tn_nonlinearity nl)                \
+    {                                                                                              \
+        return kaiming(#tn_name, t, slope, fan_out, nl, uniform);                                  \
+    }
+KAIMING(tn_init_kaiming_uniform, true)
+KAIMING(tn_init_kaiming_normal, false)
 
 /* ---- orthogonal ------------------------------------------------------------------------------ */
 
@@ -306,12 +300,10 @@ static tn_status draw_orthogonal(tn_tensor *t, const double *gain)
 {
     int64_t rows = t->shape.size[0], columns = tn_numel(t) / rows;
     tn_tensor *x = tn_empty_as(TN_SHAPE(rows, columns), t->dtype, tn_cpu());
-    tn_status status = x ? tn_normal_(x, 0, 1) : tni_pending();
-    if (status != TN_OK) return status;
+    TNI_TRY(x ? tn_normal_(x, 0, 1) : tni_pending());
     tn_tensor *q = tn_to_dtype(x, TN_F64);
     if (rows >= columns) q = tn_contiguous(tn_transpose(q, 0, 1));
-    status = q ? make_orthonormal(q) : tni_pending();
-    if (status != TN_OK) return status;
+    TNI_TRY(q ? make_orthonormal(q) : tni_pending());
     if (rows >= columns) q = tn_transpose(q, 0, 1);
     return tn_copy_(t, tn_reshape(tn_mul_scalar(q, *gain), t->shape));
 }
@@ -319,11 +311,10 @@ static tn_status draw_orthogonal(tn_tensor *t, const double *gain)
 tn_status tn_init_orthogonal(tn_tensor *t, double gain)
 {
     TNI_HOLD_TRAPS;
-    static const char f[] = "tn_init_orthogonal";
-    if (check(f, t) != TN_OK) return tni_pending();
+    if (check(__func__, t) != TN_OK) return tni_pending();
     if (t->shape.rank < 2)
-        return tni_error(TN_E_SHAPE, "%s: %s: want at least 2 axes", f, tni_text(t));
+        return tni_error(TN_E_SHAPE, "%s: %s: want at least 2 axes", __func__, tni_text(t));
     if (!isfinite(gain))
-        return tni_error(TN_E_INVALID, "%s: gain %g: want a finite number", f, gain);
+        return tni_error(TN_E_INVALID, "%s: gain %g: want a finite number", __func__, gain);
     return drawn(t, draw_orthogonal, &gain);
 }

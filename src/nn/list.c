@@ -198,10 +198,9 @@ tn_status tn_list_add(tn_list *list, const char *name, tn_tensor *t)
                          : !name[0] ? "the name is empty"
                                     : "TN_NONE");
     if (tni_list_find(list, name))
-        return tni_error(TN_E_NAME,
-                         "tn_list_add: \"%s\" is in the list already (%s): want another name for "
-                         "%s",
-                         name, tni_text(tni_list_find(list, name)->tensor), tni_text(t));
+        return tni_error(
+            TN_E_NAME, "tn_list_add: \"%s\" is in the list already (%s): want another name for %s",
+            name, tni_text(tni_list_find(list, name)->tensor), tni_text(t));
     return add(list, name, t);
 }
 
@@ -314,8 +313,7 @@ static tn_status collect_kind(collector *c, tn_module *m, const char *path, tni_
         tn_entry entry = { .tensor = slot->tensor, .persistent = persistent, .owner = m };
         entry.kind = kind == TNI_PARAMETER ? TN_PARAMETER : TN_BUFFER;
         entry.role = slot->flags & (tni_is(slot->flags, TN_CACHE) ? TN_CACHE : TN_ROLE);
-        tn_status status = tni_list_push(c->list, c->o.prefix, path, slot->name, entry);
-        if (status != TN_OK) return status;
+        TNI_TRY(tni_list_push(c->list, c->o.prefix, path, slot->name, entry));
     }
     return TN_OK;
 }
@@ -414,8 +412,7 @@ tn_list *tn_parameters(tn_module *m)
 
 tn_list *tn_named_parameters(tn_module *m, const char *prefix)
 {
-    return collected("tn_named_parameters", m,
-                     (collector){ .o.prefix = prefix, .parameters = true });
+    return collected(__func__, m, (collector){ .o.prefix = prefix, .parameters = true });
 }
 
 tn_list *tn_buffers(tn_module *m)

@@ -250,19 +250,19 @@ static int part(tni_batch *b)
 
 int tn_micro_batches_begin(int n)
 {
-    static const char f[] = "tn_micro_batches_begin";
     tni_batch *b = tni_batch_now;
-    if (n < 1) return tni_minus_one(tni_error(TN_E_INVALID, "%s: %d parts: want 1 or more", f, n));
+    if (n < 1)
+        return tni_minus_one(tni_error(TN_E_INVALID, "%s: %d parts: want 1 or more", __func__, n));
     if (b && b->open)
         return tni_minus_one(tni_error(TN_E_STATE,
                                        "%s: part %d of %d of a batch is open: want all parts, or "
                                        "tn_micro_batches_cancel after break or return",
-                                       f, b->at, b->parts));
+                                       __func__, b->at, b->parts));
     if (b && b->parts != n)
         return tni_minus_one(tni_error(TN_E_STATE,
                                        "%s: %d parts: want the %d of the batch in the checkpoint "
                                        "that was loaded, or tn_micro_batches_cancel",
-                                       f, n, b->parts));
+                                       __func__, n, b->parts));
     if (!b && (b = tni_calloc(sizeof *b))) b->parts = n;
     if (!b) return -1;
     b->open = true;

@@ -46,6 +46,7 @@ struct tn_module_state {
     bool frozen;        /* by tn_module_freeze */
     bool recompute;     /* its calls run again in backward (layers/recompute.c) */
     size_t dropout;     /* where its probability is in the struct; 0: it has none */
+    size_t made;        /* and the field of the parameter that each call makes; 0: none */
     int n;
     int n_children; /* number of child slots */
     tni_slot *slot; /* n of them */
@@ -63,6 +64,9 @@ struct tn_module_state {
 TNI_SHARED tn_status tni_module_check(const char *function, const tn_module *m);
 /* A struct of its type with an empty state, training, not being constructed. NULL + message. */
 tn_module *tni_module_alloc(const tn_module_type *type);
+/* NAME_type, the type of modules of a struct, with what it sets. */
+#define TNI_TYPE(name_, text, layer, ...)                                                          \
+    static const tn_module_type name_##_type = { .name = text, .size = sizeof(layer), __VA_ARGS__ };
 static inline bool tni_no_module(const tn_module *m)
 {
     return m == TN_NO_MODULE;
@@ -169,6 +173,11 @@ const tni_attention_options *tni_call_options(const tn_module *self);
 /* The module of the innermost running call whose struct contains the address; NULL if none. */
 tn_module *tni_calling_at(const void *address);
 TNI_SHARED bool tni_calling(void);
+
+/* layers/parametrizations.c: makes that parameter, in its field; what was there. NULL + message. */
+tn_tensor *tni_made(tn_module *m);
+/* Puts t there. */
+tn_tensor *tni_made_put(tn_module *m, tn_tensor *t);
 
 /* ---- fields.c -------------------------------------------------------------------------------- */
 

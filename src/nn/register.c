@@ -82,16 +82,16 @@ static tn_status check_field(const char *function, const tn_module *m, const cha
     if (!field) return TN_OK;
     if (!tni_module_contains(m, field))
         return tni_error(TN_E_INVALID,
-                         "%s: the field for \"%s\" lies outside the struct of %s: want the "
-                         "address of one of its fields, or NULL",
+                         "%s: the field for \"%s\" lies outside the struct of %s: want the address "
+                         "of one of its fields, or NULL",
                          function, name, m->type->name);
     *offset = (size_t)((uintptr_t)field - (uintptr_t)m);
     const tni_slot *slot = tni_slot_at(m, *offset);
     if (slot && strcmp(slot->name, name) != 0)
-        return tni_error(TN_E_INVALID,
-                         "%s: the field for \"%s\" of %s already follows \"%s\": want one "
-                         "field each",
-                         function, name, m->type->name, slot->name);
+        return tni_error(
+            TN_E_INVALID,
+            "%s: the field for \"%s\" of %s already follows \"%s\": want one field each", function,
+            name, m->type->name, slot->name);
     return TN_OK;
 }
 
@@ -108,22 +108,20 @@ tn_status tni_slot_accepts(const char *function, const tn_module *m, const tni_s
 {
     const char *name = slot->name;
     if (!t)
-        return tni_missing("%s: the tensor for %s \"%s\" of %s is NULL: want a tensor or "
-                           "TN_NONE",
+        return tni_missing("%s: the tensor for %s \"%s\" of %s is NULL: want a tensor or TN_NONE",
                            function, kind_name[slot->kind], name, m->type->name);
     if (slot->kind == TNI_BUFFER || tni_none(t)) return TN_OK;
     if (t->node)
-        return tni_error(TN_E_STATE,
-                         "%s: the tensor for parameter \"%s\" of %s was made by %s%s: want a "
-                         "leaf (tn_detach gives one; to express it by other tensors, compute "
-                         "it in forward)",
-                         function, name, m->type->name, tni_op_prefix(t->node->op),
-                         t->node->op->name);
+        return tni_error(
+            TN_E_STATE,
+            "%s: the tensor for parameter \"%s\" of %s was made by %s%s: want a leaf (tn_detach "
+            "gives one; to express it by other tensors, compute it in forward)",
+            function, name, m->type->name, tni_op_prefix(t->node->op), t->node->op->name);
     if (!is_frozen(m, slot) && !tn_dtype_is_float(t->dtype))
-        return tni_error(TN_E_DTYPE,
-                         "%s: parameter \"%s\" of %s is %s: want a floating dtype, or "
-                         "tn_register_frozen",
-                         function, name, m->type->name, tn_dtype_name(t->dtype));
+        return tni_error(
+            TN_E_DTYPE,
+            "%s: parameter \"%s\" of %s is %s: want a floating dtype, or tn_register_frozen",
+            function, name, m->type->name, tn_dtype_name(t->dtype));
     return TN_OK;
 }
 
@@ -140,14 +138,9 @@ static void retire(tn_tensor *old)
 
 static tn_status put(tn_module *m, tni_slot *slot, tn_tensor *t)
 {
-    if (!tni_none(t) && !t->name) {
-        tn_status status = tn_set_name(t, slot->name);
-        if (status != TN_OK) return status;
-    }
-    if (slot->kind == TNI_PARAMETER && !tni_none(t)) {
-        tn_status status = tn_set_requires_grad(t, !slot->frozen && !m->state->frozen);
-        if (status != TN_OK) return status;
-    }
+    if (!tni_none(t) && !t->name) TNI_TRY(tn_set_name(t, slot->name));
+    if (slot->kind == TNI_PARAMETER && !tni_none(t))
+        TNI_TRY(tn_set_requires_grad(t, !slot->frozen && !m->state->frozen));
     retire(tni_slot_put(m, slot, t));
     return TN_OK;
 }
@@ -157,11 +150,9 @@ static tn_status register_tensor(const char *function, tn_module *m, tni_slot *l
 {
     const char *name = like->name;
     like->tensor = TN_NONE; /* its own mark counts */
-    tn_status status = tni_module_check(function, m);
-    if (status != TN_OK) return status;
-    status = failed_before(m);
-    if (status != TN_OK) return status;
-    status = check_name(function, m, name, like->kind);
+    TNI_TRY(tni_module_check(function, m));
+    TNI_TRY(failed_before(m));
+    tn_status status = check_name(function, m, name, like->kind);
     if (status == TN_OK) status = check_field(function, m, name, field, &like->field);
     if (status == TN_OK) status = tni_slot_accepts(function, m, like, t);
     if (status == TN_OK && like->flags > TN_DIRECTION + TN_NON_PERSISTENT)
@@ -241,8 +232,8 @@ static tn_status check_child(const tn_module *m, const char *name, tn_module *ch
 {
     const char *shown = name ? name : "";
     if (!child)
-        return tni_missing("tn_register_module: the module for \"%s\" of %s is NULL: want "
-                           "a module or TN_NO_MODULE",
+        return tni_missing("tn_register_module: the module for \"%s\" of %s is NULL: want a module "
+                           "or TN_NO_MODULE",
                            shown, m->type->name);
     if (!child->state && !tni_no_module(child))
         return tni_error(TN_E_STATE,
@@ -256,9 +247,8 @@ static tn_status register_module(tn_module *m, const char *name, tn_module **fie
                                  tn_module *child)
 {
     static const char function[] = "tn_register_module";
-    tn_status status = failed_before(m);
-    if (status != TN_OK) return status;
-    status = check_child(m, name, child);
+    TNI_TRY(failed_before(m));
+    tn_status status = check_child(m, name, child);
     if (status == TN_OK) status = check_name(function, m, name, TNI_CHILD);
     tni_slot like = { .name = (char *)name, .kind = TNI_CHILD };
     if (status == TN_OK) status = check_field(function, m, name, field, &like.field);
@@ -284,11 +274,10 @@ tn_status tn_register_module(tn_module *m, const char *name, tn_module **field, 
 {
     tn_status status = tni_module_check("tn_register_module", m);
     if (is_given_away(m, child) && child != m) {
-        status =
-            tni_error(TN_E_STATE,
-                      "tn_register_module: the %s for \"%s\" belongs to another module already: "
-                      "want a reference of one's own (tn_module_keep)",
-                      child->type->name, name ? name : "");
+        status = tni_error(TN_E_STATE,
+                           "tn_register_module: the %s for \"%s\" belongs to another module "
+                           "already: want a reference of one's own (tn_module_keep)",
+                           child->type->name, name ? name : "");
         return m && m->state ? note(m, status) : status;
     }
     if (status == TN_OK) status = register_module(m, name, field, child);
@@ -366,8 +355,7 @@ tn_status tn_assign(tn_tensor **field, tn_tensor *t)
 
 tn_status tn_module_delete(tn_module *m, const char *name)
 {
-    tn_status status = tni_module_check("tn_module_delete", m);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_module_check("tn_module_delete", m));
     tni_slot *slot = name ? tni_slot_find(m, name, strlen(name)) : NULL;
     if (!slot)
         return tni_error(TN_E_NAME, "tn_module_delete: %s has no \"%s\": want a registered name",

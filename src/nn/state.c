@@ -192,8 +192,7 @@ static tn_status rename_all(plan *p, const tn_list *from)
                              "tn_load_state_dict: rename made \"%.200s\" of \"%s\": want a name "
                              "of 1 to 1,024 bytes that no other entry has",
                              name, e->name);
-        tn_status status = tni_list_push(p->state, "", "", name, *e);
-        if (status != TN_OK) return status;
+        TNI_TRY(tni_list_push(p->state, "", "", name, *e));
     }
     return TN_OK;
 }
@@ -360,14 +359,12 @@ static void put_back(const plan *p, tn_list *extra)
 
 static tn_status copy_and_follow(plan *p)
 {
-    tn_status status = p->may_fail_late ? TN_OK : verdict(p);
-    if (status != TN_OK) return status;
+    TNI_TRY(p->may_fail_late ? TN_OK : verdict(p));
     if (!p->may_fail_late && !p->on_gpu) return copy_all(p);
     tn_list *extra = tn_list_new();
-    status = extra ? backup_tensors(p) : TN_E_NOMEM;
-    if (status == TN_OK) status = tni_walk(p->root, TNI_EVERY, backup_extra, NULL, extra);
-    if (status != TN_OK) return status;
-    status = copy_all(p);
+    TNI_TRY(extra ? backup_tensors(p) : TN_E_NOMEM);
+    TNI_TRY(tni_walk(p->root, TNI_EVERY, backup_extra, NULL, extra));
+    tn_status status = copy_all(p);
     if (status == TN_OK) status = tni_walk(p->root, TNI_EVERY, set_extra, NULL, p->state);
     if (status == TN_OK) status = tni_walk(p->root, TNI_EVERY, NULL, load_post, p);
     if (status == TN_OK && p->may_fail_late) status = verdict(p);
@@ -382,13 +379,12 @@ static tn_status load(plan *p, const tn_list *from)
     p->model = tni_slot_list(p->root);
     p->state = p->options.rename ? tn_list_new() : tni_list_copy(from);
     if (!p->missing || !p->unexpected || !p->model || !p->state) return tni_pending();
-    tn_status status = p->options.rename ? rename_all(p, from) : TN_OK;
-    if (status == TN_OK) status = tni_walk(p->root, TNI_EVERY, load_pre, NULL, p);
-    if (status != TN_OK) return status;
+    TNI_TRY(p->options.rename ? rename_all(p, from) : TN_OK);
+    TNI_TRY(tni_walk(p->root, TNI_EVERY, load_pre, NULL, p));
     size_t nbytes = TNI_MAX((size_t)p->model->n, 1) * sizeof(step);
     p->steps = tni_alloc(nbytes);
     if (!p->steps) return TN_E_NOMEM;
-    status = compare_all(p);
+    tn_status status = compare_all(p);
     if (status == TN_OK) status = tni_walk(p->root, TNI_EVERY, compare_late, NULL, p);
     bool fits = p->options.skip_mismatched || !p->line[SHAPES].count;
     if (status == TN_OK && (!fits || p->line[DTYPES].count)) status = verdict(p);

@@ -134,16 +134,14 @@ tn_status tn_named_modules(tn_module *m,
                            tn_status (*visit)(const char *path, tn_module *m, void *user),
                            void *user)
 {
-    tn_status status = tni_module_check("tn_named_modules", m);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_module_check("tn_named_modules", m));
     if (!visit) return tni_error(TN_E_INVALID, "tn_named_modules: visit is NULL: want a function");
     return tni_walk(m, TNI_ONCE, visit_one, NULL, &(visitor){ .named = visit, .user = user });
 }
 
 tn_status tn_module_apply(tn_module *m, tn_status (*f)(tn_module *m, void *user), void *user)
 {
-    tn_status status = tni_module_check("tn_module_apply", m);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_module_check("tn_module_apply", m));
     if (!f) return tni_error(TN_E_INVALID, "tn_module_apply: f is NULL: want a function");
     return tni_walk(m, TNI_SIBLINGS, NULL, visit_one, &(visitor){ .plain = f, .user = user });
 }

@@ -135,19 +135,19 @@ double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p,
                          bool error_if_nonfinite)
 {
     TNI_HOLD_TRAPS;
-    static const char f[] = "tn_clip_grad_norm";
-    if (check(f, parameters, max_norm, p) != TN_OK) return NAN;
-    if (tni_host_refused(f, "reads the norm on the host", "tn_clip_grad_norm_tensor")) return NAN;
+    if (check(__func__, parameters, max_norm, p) != TN_OK) return NAN;
+    if (tni_host_refused(__func__, "reads the norm on the host", "tn_clip_grad_norm_tensor"))
+        return NAN;
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad_enabled(false);
     tn_status status = TN_OK;
     double total = joint_norm(parameters, p, &status);
     if (status == TN_OK && error_if_nonfinite && !isfinite(total))
         status = tni_error(TN_E_INVALID, "%s: the norm of the gradients is %g: nothing was scaled",
-                           f, total);
+                           __func__, total);
     double factor = max_norm / (total + 1e-6);
     if (status == TN_OK && !(factor >= 1)) /* NaN scales too, as it does in PyTorch */
-        status = tni_change_all(f, parameters->n, scaled, &(scaling){ parameters, factor });
+        status = tni_change_all(__func__, parameters->n, scaled, &(scaling){ parameters, factor });
     tn_set_grad_enabled(was);
     tn_scope_end(scope);
     return status == TN_OK ? total : NAN;
@@ -162,16 +162,14 @@ static tn_status norms_into(const tn_list *parameters, double p, tn_tensor *cell
         tn_tensor *g = nonempty(parameters, i);
         if (!g) continue;
         if (!beside(g, cells))
-            return tni_error(
-                TN_E_DEVICE,
-                "tn_clip_grad_norm_tensor: the gradient of %s is on another device than "
-                "those before it: want one device",
-                parameters->entry[i].name);
+            return tni_error(TN_E_DEVICE,
+                             "tn_clip_grad_norm_tensor: the gradient of %s is on another device "
+                             "than those before it: want one device",
+                             parameters->entry[i].name);
         if (g->dtype != TN_F32 && g->dtype != TN_F64) g = tn_to_dtype(g, TN_F32);
         tn_tensor *norm = g ? tn_norm(g, p, NULL, 0, false) : NULL;
         tn_tensor *cell = norm ? tn_select(cells, 0, i) : NULL;
-        tn_status status = cell ? tn_copy_(cell, norm) : tni_pending();
-        if (status != TN_OK) return status;
+        TNI_TRY(cell ? tn_copy_(cell, norm) : tni_pending());
     }
     return TN_OK;
 }
@@ -188,8 +186,7 @@ static tn_status scale_by(const tn_list *parameters, tn_tensor *total, double ma
         /* not in f16, where a small factor has few bits */
         tn_tensor *own = tn_to_dtype(factor, tni_wide_dtype(g->dtype)), *wide = tni_wide(g);
         if (!own || !wide) return tni_pending();
-        tn_status status = wide == g ? tn_mul_(g, own) : tn_copy_(g, tn_mul(wide, own));
-        if (status != TN_OK) return status;
+        TNI_TRY(wide == g ? tn_mul_(g, own) : tn_copy_(g, tn_mul(wide, own)));
     }
     return TN_OK;
 }
@@ -197,13 +194,12 @@ static tn_status scale_by(const tn_list *parameters, tn_tensor *total, double ma
 tn_tensor *tn_clip_grad_norm_tensor(const tn_list *parameters, double max_norm, double p)
 {
     TNI_HOLD_TRAPS;
-    static const char f[] = "tn_clip_grad_norm_tensor";
-    if (check(f, parameters, max_norm, p) != TN_OK) return NULL;
+    if (check(__func__, parameters, max_norm, p) != TN_OK) return NULL;
     const tn_tensor *first = first_of(parameters);
     if (!first)
         return tni_fail(TN_E_STATE,
                         "%s: none of the %d parameters has a gradient: want it after tn_backward",
-                        f, parameters->n);
+                        __func__, parameters->n);
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad_enabled(false);
     tn_tensor *cells = tn_full_as(TN_SHAPE(parameters->n), 0, TN_F64, first->storage->device);
@@ -217,9 +213,8 @@ tn_tensor *tn_clip_grad_norm_tensor(const tn_list *parameters, double max_norm, 
 tn_status tn_clip_grad_value(const tn_list *parameters, double limit)
 {
     TNI_HOLD_TRAPS;
-    static const char f[] = "tn_clip_grad_value";
-    if (!parameters) return tni_poison(f, "parameters");
-    if (!(limit >= 0)) return tni_error(TN_E_INVALID, "%s: limit %g: want >= 0", f, limit);
+    if (!parameters) return tni_poison(__func__, "parameters");
+    if (!(limit >= 0)) return tni_error(TN_E_INVALID, "%s: limit %g: want >= 0", __func__, limit);
     bool was = tn_set_grad_enabled(false);
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < parameters->n; i++) {

@@ -168,11 +168,10 @@ tn_status tni_optim_set_named(const char *f, const tn_optim_type *type, const tn
 
 double tn_optim_number(const tn_optim *opt, int group, const char *name)
 {
-    static const char f[] = "tn_optim_number";
-    const tni_optim_group *g = group_of(f, opt, group);
+    const tni_optim_group *g = group_of(__func__, opt, group);
     if (!g) return NAN;
-    if (!name) tni_poison(f, "name");
-    int i = name ? number_named(f, opt->type, name) : -1;
+    if (!name) tni_poison(__func__, "name");
+    int i = name ? number_named(__func__, opt->type, name) : -1;
     return i < 0 ? NAN : g->number[i];
 }
 
@@ -198,14 +197,14 @@ static tn_status check_change(const char *f, const tn_optim_type *type,
 tn_status tn_optim_set_number(tn_optim *opt, int group, const char *name, double value)
 {
     TNI_HOLD_TRAPS;
-    static const char f[] = "tn_optim_set_number";
-    if (tni_no_optim(opt)) return tni_poison(f, "opt");
-    if (!name) return tni_poison(f, "name");
-    int i = number_named(f, opt->type, name);
+    if (tni_no_optim(opt)) return tni_poison(__func__, "opt");
+    if (!name) return tni_poison(__func__, "name");
+    int i = number_named(__func__, opt->type, name);
     if (i < 0) return tni_pending();
-    tn_status status = may_set(f, opt, group, &opt->type->number[i], value);
+    tn_status status = may_set(__func__, opt, group, &opt->type->number[i], value);
     for (int k = 0; status == TN_OK && k < opt->n_groups; k++)
-        if (group < 0 || group == k) status = check_change(f, opt->type, &opt->group[k], i, value);
+        if (group < 0 || group == k)
+            status = check_change(__func__, opt->type, &opt->group[k], i, value);
     for (int k = 0; status == TN_OK && k < opt->n_groups; k++)
         if (group < 0 || group == k) opt->group[k].number[i] = value;
     return status;

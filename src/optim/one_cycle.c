@@ -52,32 +52,32 @@ static const tni_schedule one_cycle = {
 tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o)
 {
     TNI_HOLD_TRAPS;
-    static const char f[] = "tn_one_cycle_lr";
-    if (tni_no_optim(opt)) return tni_poisoned(f, "opt");
+    if (tni_no_optim(opt)) return tni_poisoned(__func__, "opt");
     if (o.pct_start == 0) o.pct_start = 0.3;
     if (o.div_factor == 0) o.div_factor = 25;
     if (o.final_div_factor == 0) o.final_div_factor = 1e4;
     o.base_momentum = tni_given(o.base_momentum, o.use_momentum, 0.85);
     o.max_momentum = tni_given(o.max_momentum, o.use_momentum, 0.95);
     if (o.total_steps < 1)
-        return tni_fail(TN_E_INVALID, "%s: total_steps %" PRId64 ": want >= 1", f, o.total_steps);
+        return tni_fail(TN_E_INVALID, "%s: total_steps %" PRId64 ": want >= 1", __func__,
+                        o.total_steps);
     if (!(o.pct_start > 0 && o.pct_start <= 1))
-        return tni_fail(TN_E_INVALID, "%s: pct_start %g: want in (0, 1]", f, o.pct_start);
+        return tni_fail(TN_E_INVALID, "%s: pct_start %g: want in (0, 1]", __func__, o.pct_start);
     if (!(o.max_lr > 0 && isfinite(o.max_lr)) || !(o.div_factor > 0) || !(o.final_div_factor > 0))
         return tni_fail(TN_E_INVALID,
-                        "%s: max_lr %g, div_factor %g, final_div_factor %g: want all > 0", f,
+                        "%s: max_lr %g, div_factor %g, final_div_factor %g: want all > 0", __func__,
                         o.max_lr, o.div_factor, o.final_div_factor);
     const tn_number_type base = { "base_momentum", .below = 1 },
                          most = { "max_momentum", .below = 1 };
-    if (tni_number_check(f, &base, o.base_momentum) != TN_OK ||
-        tni_number_check(f, &most, o.max_momentum) != TN_OK)
+    if (tni_number_check(__func__, &base, o.base_momentum) != TN_OK ||
+        tni_number_check(__func__, &most, o.max_momentum) != TN_OK)
         return NULL;
     bool moves = !o.fixed_momentum;
     const int momentum = tni_optim_number_at(opt->type, opt->type->momentum);
     if (moves && (momentum < 0 || opt->group[0].number[momentum] == 0))
         return tni_fail(TN_E_INVALID,
-                        "%s: the optimizer (%s) runs without momentum: want fixed_momentum", f,
-                        opt->type->name);
+                        "%s: the optimizer (%s) runs without momentum: want fixed_momentum",
+                        __func__, opt->type->name);
     if (!moves) o.base_momentum = o.max_momentum = -1;
     const tn_scheduler given = { .fixed = true,
                                  .n = o.total_steps,

@@ -61,8 +61,7 @@ tn_status tn_plateau_step(tn_scheduler *s, double metric)
                          s->schedule->name, s->step);
     if (tni_host_refused("tn_plateau_step", "sets rates", "it called after tn_capture_run"))
         return TN_E_STATE;
-    tn_status status = tni_scheduler_alone("tn_plateau_step", s);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_scheduler_alone("tn_plateau_step", s));
     tn_optim *opt = s->opt;
     s->step++;
     s = tni_plateau_of(s);

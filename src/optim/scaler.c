@@ -98,10 +98,9 @@ int64_t tn_scaler_skipped(const tn_scaler *s)
 tn_tensor *tn_scaler_scale(tn_scaler *s, tn_tensor *loss)
 {
     TNI_HOLD_TRAPS;
-    if (!s || !loss) return tni_poisoned("tn_scaler_scale", s ? "loss" : "s");
+    if (!s || !loss) return tni_poisoned(__func__, s ? "loss" : "s");
     if (s->disabled) return loss;
-    if (tni_host_refused("tn_scaler_scale", "multiplies by a scale that changes", NO_SCALER))
-        return NULL;
+    if (tni_host_refused(__func__, "multiplies by a scale that changes", NO_SCALER)) return NULL;
     return tn_mul_scalar(tni_wide(loss), s->now.scale);
 }
 
@@ -162,11 +161,10 @@ static tn_status unscale(tn_scaler *s, tn_optim *opt)
                          "tn_scaler_unscale: %s evaluates the loss again: want no scaler",
                          tni_optim_label(opt->type));
     if (s->now.scale == 0)
-        return tni_error(
-            TN_E_STATE,
-            "tn_scaler_unscale: the scale has fallen to 0, by which no gradient can be "
-            "divided, after %" PRId64 " skipped steps: want a loss that is finite",
-            s->now.skipped);
+        return tni_error(TN_E_STATE,
+                         "tn_scaler_unscale: the scale has fallen to 0, by which no gradient can "
+                         "be divided, after %" PRId64 " skipped steps: want a loss that is finite",
+                         s->now.skipped);
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad_enabled(false);
     bool bad;
@@ -184,32 +182,29 @@ static tn_status unscale(tn_scaler *s, tn_optim *opt)
 tn_status tn_scaler_unscale(tn_scaler *s, tn_optim *opt)
 {
     TNI_HOLD_TRAPS;
-    static const char f[] = "tn_scaler_unscale";
-    if (!s || !opt) return tni_poison(f, s ? "opt" : "s");
+    if (!s || !opt) return tni_poison(__func__, s ? "opt" : "s");
     if (s->disabled) return TN_OK;
     if (find(s, opt))
-        return tni_error(
-            TN_E_STATE,
-            "%s: this optimizer's gradients are unscaled already: want once between two "
-            "tn_scaler_update",
-            f);
+        return tni_error(TN_E_STATE,
+                         "%s: this optimizer's gradients are unscaled already: want once between "
+                         "two tn_scaler_update",
+                         __func__);
     return unscale(s, opt);
 }
 
 tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt)
 {
     TNI_HOLD_TRAPS;
-    static const char f[] = "tn_scaler_step";
-    if (!s || !opt) return tni_poison(f, s ? "opt" : "s");
+    if (!s || !opt) return tni_poison(__func__, s ? "opt" : "s");
     if (s->disabled) return tn_optim_step(opt);
     tn_status status = find(s, opt) ? TN_OK : unscale(s, opt);
     if (status != TN_OK) return status;
     seen *e = find(s, opt);
     if (e->stepped)
-        return tni_error(TN_E_STATE,
-                         "%s: this optimizer has stepped already: want once between two "
-                         "tn_scaler_update",
-                         f);
+        return tni_error(
+            TN_E_STATE,
+            "%s: this optimizer has stepped already: want once between two tn_scaler_update",
+            __func__);
     const int64_t steps = tn_optim_steps(opt);
     if (!e->bad) status = tn_optim_step(opt);
     e->stepped = e->bad || tn_optim_steps(opt) > steps; /* even if a hook failed after it */
@@ -224,9 +219,8 @@ tn_status tn_scaler_update(tn_scaler *s)
     if (!s) return tni_poison("tn_scaler_update", "s");
     if (s->disabled) return TN_OK;
     if (s->n == 0)
-        return tni_error(TN_E_STATE,
-                         "tn_scaler_update: no gradients were looked at since the last one: "
-                         "tn_scaler_step comes before it");
+        return tni_error(TN_E_STATE, "tn_scaler_update: no gradients were looked at since the last "
+                                     "one: tn_scaler_step comes before it");
     for (size_t i = 0; i < s->n; i++) bad = bad || s->seen[i].bad;
     forget(s);
     if (bad) {

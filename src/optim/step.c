@@ -45,8 +45,7 @@ static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
                          "%s: %s is no longer a parameter of its module: make a new optimizer", f,
                          p->name);
     int64_t marks = atomic_load(&t->storage->buffer_marks);
-    tn_status status = tni_may_change(f, p->name, TNI_AVERAGED(marks));
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_may_change(f, p->name, TNI_AVERAGED(marks)));
     if (marks > 0)
         return tni_error(TN_E_STATE,
                          "%s: %s has become a buffer: optimizers update parameters only", f,
@@ -84,8 +83,7 @@ tn_optim_numbers tni_optim_numbers_of(const tn_optim *opt, const tni_optim_param
 static tn_status describe(tn_optim *opt, tni_optim_param *p, int k)
 {
     tn_optim_part *part = &opt->part[k];
-    tn_status status = tni_optim_ready(opt, p);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_optim_ready(opt, p));
     tn_tensor *const *s = p->state;
     const tn_optim_part now = { .name = p->name,
                                 .p = p->tensor,
@@ -143,8 +141,7 @@ static tn_status prepare(tn_optim *opt, const tn_tensor **first, int *n)
 {
     for (int i = 0; i < opt->n; i++) {
         tni_optim_param *p = &opt->param[i];
-        tn_status status = check_param(p, *first);
-        if (status != TN_OK) return status;
+        TNI_TRY(check_param(p, *first));
         p->taken = !tni_optim_skips(p);
         if (p->taken && !*first) *first = p->tensor;
     }
@@ -203,9 +200,8 @@ static tn_status update(tn_optim *opt, const tn_tensor *first, int n)
 
 int64_t tn_optim_add_hook(tn_optim *opt, bool after, tn_step_hook hook, void *user)
 {
-    static const char function[] = "tn_optim_add_hook";
-    if (tni_no_optim(opt)) return tni_minus_one(tni_poison(function, "opt"));
-    if (!hook) return tni_minus_one(tni_poison(function, "hook"));
+    if (tni_no_optim(opt)) return tni_minus_one(tni_poison(__func__, "opt"));
+    if (!hook) return tni_minus_one(tni_poison(__func__, "hook"));
     return tni_hook_add(&opt->hooks, after, (tni_any_hook)hook, user);
 }
 

@@ -137,9 +137,8 @@ tn_status tni_write_host(const tn_tensor *t, const void *data, size_t nbytes, tn
     from.data = (void *)(uintptr_t)data; /* read only: kernels do not write x */
     tni_dense_strides(&t->shape, from.stride);
     if (t->storage->device.type == TN_CPU) return backend->copy(&(tni_copy){ .y = to, .x = from });
-    tn_status status = backend->alloc(nbytes, &from.data);
-    if (status != TN_OK) return status;
-    status = backend->upload(from.data, data, nbytes);
+    TNI_TRY(backend->alloc(nbytes, &from.data));
+    tn_status status = backend->upload(from.data, data, nbytes);
     if (status == TN_OK) status = backend->copy(&(tni_copy){ .y = to, .x = from });
     backend->free(from.data, nbytes);
     return status;
@@ -150,9 +149,8 @@ tn_status tni_read_host(const tn_tensor *t, tni_array x, tni_array as, void *dat
     const tni_backend *backend = tni_backend_of(t);
     as.data = data;
     if (t->storage->device.type == TN_CPU) return backend->copy(&(tni_copy){ .y = as, .x = x });
-    tn_status status = backend->alloc(nbytes, &as.data);
-    if (status != TN_OK) return status;
-    status = backend->copy(&(tni_copy){ .y = as, .x = x });
+    TNI_TRY(backend->alloc(nbytes, &as.data));
+    tn_status status = backend->copy(&(tni_copy){ .y = as, .x = x });
     if (status == TN_OK) status = backend->download(data, as.data, nbytes);
     backend->free(as.data, nbytes);
     return status;
@@ -217,11 +215,10 @@ static bool readable(const char *function, const tn_tensor *t)
             TN_E_DEVICE, "%s: %s is on a GPU: want tn_copy_out, or tn_to(t, tn_cpu()) first",
             function, tni_text(t)));
     if (!tni_is_dense(t))
-        return tni_false(
-            tni_error(TN_E_SHAPE,
-                      "%s: %s is a view with gaps or another order: want tn_copy_out, or "
-                      "tn_contiguous first",
-                      function, tni_text(t)));
+        return tni_false(tni_error(
+            TN_E_SHAPE,
+            "%s: %s is a view with gaps or another order: want tn_copy_out, or tn_contiguous first",
+            function, tni_text(t)));
     return true;
 }
 
@@ -258,11 +255,10 @@ tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes, tn_dtype dty
 {
     TNI_HOLD_TRAPS;
     if (tni_absent(t) || (!out && nbytes))
-        return tni_poison("tn_copy_out", t && !tni_none(t) ? "out" : "t");
+        return tni_poison(__func__, t && !tni_none(t) ? "out" : "t");
     tn_status status;
-    if ((status = tni_bytes_fit("tn_copy_out", t, nbytes, dtype)) != TN_OK || nbytes == 0)
-        return status;
-    if (tni_host_refused("tn_copy_out", "reads values", "them read after tn_capture_run"))
+    if ((status = tni_bytes_fit(__func__, t, nbytes, dtype)) != TN_OK || nbytes == 0) return status;
+    if (tni_host_refused(__func__, "reads values", "them read after tn_capture_run"))
         return TN_E_STATE;
     tni_array from = tni_array_of(t), to = from;
     to.dtype = dtype;

@@ -58,12 +58,10 @@ void tn_generator_free(tn_generator *g)
 void tn_generator_seed(tn_generator *g, uint64_t seed)
 {
     if (!g) {
-        tni_poison("tn_generator_seed", "g");
+        tni_poison(__func__, "g");
         return;
     }
-    if (tni_host_refused("tn_generator_seed", "seeds a generator",
-                         "it seeded before tn_capture_run"))
-        return;
+    if (tni_host_refused(__func__, "seeds a generator", "it seeded before tn_capture_run")) return;
     tni_generator_lock(g);
     seed_locked(g, seed);
     tni_generator_unlock(g);
@@ -150,9 +148,8 @@ void tn_generator_get_state(const tn_generator *g, unsigned char *bytes)
 
 tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes)
 {
-    if (!g || !bytes) return tni_poison("tn_generator_set_state", g ? "bytes" : "g");
-    if (tni_host_refused("tn_generator_set_state", "sets a generator",
-                         "it set before tn_capture_run"))
+    if (!g || !bytes) return tni_poison(__func__, g ? "bytes" : "g");
+    if (tni_host_refused(__func__, "sets a generator", "it set before tn_capture_run"))
         return TN_E_STATE;
     tni_generator_state s;
     memcpy(&s, bytes, sizeof s);

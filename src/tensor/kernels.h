@@ -218,6 +218,24 @@ typedef struct tni_nll_grad {
     int64_t ignore;
 } tni_nll_grad;
 
+/* Connectionist temporal classification: dense, t steps of n sequences. A row of table is a
+ * sequence's number of steps, of labels, and the labels; w of the longest row's states are these
+ * and blanks around them. */
+typedef struct tni_ctc {
+    tni_array loss;  /* [n] */
+    tni_array alpha; /* [n, t, w + 2]: for the gradient; on the CPU a row begins at 2 */
+    tni_array x;     /* [t, n, c]: log-probabilities */
+    tni_array table; /* i64 [n, 2 + (w - 1) / 2]: all in range */
+    int64_t blank;
+} tni_ctc;
+
+typedef struct tni_ctc_grad {
+    tni_array dx;       /* like x */
+    tni_array drow;     /* [n] */
+    tni_ctc of;         /* what it is the gradient of */
+    bool zero_infinity; /* a loss of inf has none; else it is NaN */
+} tni_ctc_grad;
+
 /* Which rows a norm takes, and how. groups 0: the n rows of x. Else group norm: x is [n, channels,
  * s] as [n, f], each of its n has `groups` rows of so many neighbouring channels, mean and rstd are
  * [n, groups], weight and bias [channels]. */
@@ -466,7 +484,7 @@ typedef struct tni_optim_step {
     ANY(gather) WIDE(scatter, source, 1, 2) ANY(take) WIDE(take_add, y, 1, 2) ANY(order)           \
     WIDE(softmax, x, 1, 1) WIDE(softmax_grad, y, 1, 2)                                             \
     FLOAT(cross_entropy, x, 4, 3) FLOAT(cross_entropy_grad, x, 1, 6)                               \
-    REAL(nll, x) REAL(nll_grad, dx)                                                                \
+    REAL(nll, x) REAL(nll_grad, dx) REAL(ctc, x) REAL(ctc_grad, dx)                                \
     WIDE(layer_norm, x, 3, 3) WIDE(layer_norm_grad, x, 3, 5)                                       \
     WIDE(batch_norm, x, 3, 5) WIDE(batch_norm_grad, x, 3, 5)                                       \
     FLOAT(conv2d, x, 1, 3) FLOAT(conv2d_grad_input, dy, 1, 2) FLOAT(conv2d_grad_weight, dy, 1, 2)  \

@@ -194,8 +194,7 @@ static tn_status write_tensor(sink *s, const tn_tensor *t)
         return TN_OK;
     }
     shown e;
-    tn_status status = gather(t, &e);
-    if (status != TN_OK) return status;
+    TNI_TRY(gather(t, &e));
     format f = choose(&e);
     emit_axis(s, &f, &e, 0, &at);
     emit_summary(s, t);
@@ -220,8 +219,7 @@ static tn_status print(const char *function, FILE *file, const tn_tensor *t)
 {
     sink s = { .file = file };
     if (!t || !file) return tni_poison(function, t ? "file" : "t");
-    tn_status status = write_tensor(&s, t);
-    if (status != TN_OK) return status;
+    TNI_TRY(write_tensor(&s, t));
     emit(&s, "\n");
     if (s.failed)
         return tni_error(TN_E_IO, "%s: the file took no more text: want one that can be written",

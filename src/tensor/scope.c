@@ -193,15 +193,13 @@ tn_tensor *tn_scope_return(tn_scope s, tn_tensor *t)
 {
     if (!is_open(s)) return t; /* no scope ends, so t stays where it is */
     if (s.depth < (int64_t)scopes.guarded)
-        return tni_fail(TN_E_STATE,
-                        "tn_scope_return: the scope was opened outside of the function that the "
-                        "library is calling: want it ended there");
+        return tni_fail(TN_E_STATE, "tn_scope_return: the scope was opened outside of the function "
+                                    "that the library is calling: want it ended there");
     if (t && !tni_none(t)) {
         if (s.depth == 0) {
             tn_scope_end(s);
-            return tni_fail(TN_E_STATE,
-                            "tn_scope_return: the outermost scope has no parent to hand the "
-                            "tensor to: want tn_keep before tn_scope_end");
+            return tni_fail(TN_E_STATE, "tn_scope_return: the outermost scope has no parent to "
+                                        "hand the tensor to: want tn_keep before tn_scope_end");
         }
         tn_keep(t);
     }

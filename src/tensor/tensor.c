@@ -52,8 +52,7 @@ tn_status tni_size_failed(const char *function, const tn_shape *shape)
 {
     for (int i = 0; i < TNI_MIN(shape->rank, TN_MAX_RANK); i++) {
         if (shape->size[i] != TN_NO_SIZE) continue;
-        return tni_missing("%s: size %d of %s is what a failed tn_size gives: "
-                           "want a size",
+        return tni_missing("%s: size %d of %s is what a failed tn_size gives: want a size",
                            function, i, tni_shape_text(shape));
     }
     return TN_OK;
@@ -264,8 +263,8 @@ static tn_tensor *new_for(const char *function, tn_dtype dtype, const tn_shape *
                         *function ? ": " : "", (int)dtype);
     if (!tni_scope_open())
         return tni_fail(TN_E_STATE,
-                        "%s%sno scope is open: want tn_scope_begin before making tensors, so "
-                        "that somebody owns them",
+                        "%s%sno scope is open: want tn_scope_begin before making tensors, so that "
+                        "somebody owns them",
                         function, *function ? ": " : "");
     tni_storage *s = storage_new((size_t)numel * item, device);
     if (!s) return NULL;

@@ -238,6 +238,7 @@ SIMPLE(sequence, pick_tensor(w, make_tensor(w, TN_SHAPE(2, 3, 4), TN_F32, (int)b
 SIMPLE(steps, pick_tensor(w, make_leaf(w, TN_SHAPE(3, 2, 3),
                                        below(w, 4) ? TN_F32 : (tn_dtype)below(w, 4))))
 SIMPLE(ids, pick_tensor(w, whole_below(w, below(w, 2) ? TN_SHAPE(3) : TN_SHAPE(2, 2), 2)))
+SIMPLE(lengths, pick_tensor(w, whole_below(w, TN_SHAPE(2), 3)))
 SIMPLE(like,
        pick_tensor(w, make_tensor(w, shape_of_first(w), dtype_of_first(w), (int)below(w, LAYOUTS))))
 SIMPLE(wide, pick_tensor(w, wide(w)))
@@ -1155,6 +1156,8 @@ OPTIONS(conv_options, tn_conv_options, LONG(stride, 0, 2), LONG(padding, 0, 2),
         o.padding_mode = (tn_pad_mode)pick_enum(w, 4))
 OPTIONS(bn_options, tn_batch_norm_options, REAL(eps, 0, 1), REAL(momentum, 0, 1), FLAG(cumulative),
         FLAG(no_affine), FLAG(no_bias), FLAG(no_tracking), FLAG(skip_nonfinite))
+OPTIONS(spectral, tn_spectral_norm_options, LONG(iterations, 0, 2), LONG(axis, 0, 1),
+        REAL(eps, 0, 1))
 OPTIONS(mha_options, tn_multihead_attention_options, REAL(dropout, 0, 1), FLAG(no_bias),
         FLAG(sequence_first), LONG(kdim, 0, 3), LONG(vdim, 0, 3), FLAG(add_bias_kv),
         FLAG(add_zero_attn))

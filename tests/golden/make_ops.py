@@ -108,6 +108,14 @@ def probabilities(*shape, grad=False):
     return Input(draw, grad)
 
 
+def log_probabilities(*shape):
+    """Their exponentials add up to 1 along the last axis."""
+    def draw(g):
+        x = g.uniform(-2, 2, shape)
+        return f32(x - np.log(np.exp(x).sum(-1, keepdims=True)))
+    return Input(draw, True)
+
+
 # ---- one row -------------------------------------------------------------------------------------
 
 def row(name, function, *inputs):
@@ -184,6 +192,14 @@ XWB = wide(4, 3), wide(5, 3), wide(5)
 
 def ids(values):
     return given(values, False, np.int64)
+
+
+CTC_ROWS = ids([[1, 2, 3], [2, 2, 1], [3, 1, 1]]), ids([6, 5, 6]), ids([3, 2, 0])
+CTC_SHORT = ids([[1, 1, 1], [1, 2, 1], [2, 0, 0], [0, 0, 0]]), ids([4, 2, 0, 0]), ids([3, 3, 1, 0])
+
+
+def ctc(x, targets, steps, labels, **options):
+    return F.ctc_loss(F.log_softmax(x, -1), targets, steps, labels, **options)
 
 
 def steps(*shape):

@@ -79,7 +79,7 @@ while read -r op; do
     ops=$((ops + 1))
     [[ $op == *_grad* || $op =~ ^(sign_or_nan|order|take_add|module_gate)$ ]] || has "tn_$op" ||
         complain "the op $op has no public tn_$op"
-done < <(grep -lE '\btn_op\b.*=|\.op = \{' -r "$root/src" --include='*.c' |
+done < <(grep -lE '\bTNI_OP(_AS|_FIELDS)?\(' -r "$root/src" --include='*.c' |
     while read -r file; do
         "${CC:-cc}" -E -P -D_GNU_SOURCE -std=c11 -I"$root/include" -I"$root/src" "$file" | tr -s ' \n' ' ' |
             grep -oP '(const tn_op \w+ = |\.op = )\{ *\.name = "\K\w+' || true

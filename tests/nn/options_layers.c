@@ -49,6 +49,16 @@ static uint64_t see_batchnorm(const void *options)
     return mix(h, see_module(tn_batch_norm1d_new(3, *o), input(TN_SHAPE(4, 3))));
 }
 
+static uint64_t see_spectral(const void *options)
+{
+    tn_module *m = tn_linear_new(20, 16, (tn_linear_options){ 0 });
+    if (tn_spectral_norm(m, "weight", *(const tn_spectral_norm_options *)options) != TN_OK) {
+        tn_module_drop(m);
+        return 0;
+    }
+    return see_module(m, input(TN_SHAPE(2, 20)));
+}
+
 static uint64_t see_frozen(const void *o)
 {
     tn_module *m = tn_frozen_batch_norm2d_new(3, *(const tn_frozen_batch_norm_options *)o);
@@ -168,6 +178,9 @@ static const option_row rows[] = {
     FLAG(tn_instance_norm_options, tracking, see_instancenorm, 0),
     FLAG(tn_instance_norm_options, use_eps, see_instancenorm, 0),
     FLAG(tn_instance_norm_options, use_momentum, see_instancenorm, .tracking = true),
+    INT(tn_spectral_norm_options, iterations, 1, 3, -1, "iterations is -1", see_spectral, 0),
+    INT(tn_spectral_norm_options, axis, 0, 1, 3, "axis 3", see_spectral, 0),
+    REAL(tn_spectral_norm_options, eps, 1e-12, 1e3, -1, "eps -1", see_spectral, 0),
     FLAG(tn_embedding_options, use_padding_index, see_embedding, .padding_index = 1),
     INT(tn_embedding_options, padding_index, 0, 2, 7, "padding_index 7", see_embedding,
         .use_padding_index = true),

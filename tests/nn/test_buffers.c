@@ -283,18 +283,24 @@ START_TEST(our_layers_have_roles)
     static const struct {
         const char *name;
         unsigned role;
-    } wanted[] = {
-        { "0.running_mean", TN_STATISTIC },      { "0.running_var", TN_STATISTIC },
-        { "0.num_batches_tracked", TN_COUNTER }, { "1.pe", TN_CONSTANT },
-        { "2.n_averaged", TN_COUNTER },          { "2.module.weight", TN_STATISTIC },
-        { "2.module.bias", TN_STATISTIC },       { "3.running_mean", TN_STATISTIC },
-        { "3.running_var", TN_STATISTIC },       { "3.num_batches_tracked", TN_COUNTER }
-    };
-    tn_module *fc = owned(linear(2, 2));
+    } wanted[] = { { "0.running_mean", TN_STATISTIC },
+                   { "0.running_var", TN_STATISTIC },
+                   { "0.num_batches_tracked", TN_COUNTER },
+                   { "1.pe", TN_CONSTANT },
+                   { "2.n_averaged", TN_COUNTER },
+                   { "2.module.weight", TN_STATISTIC },
+                   { "2.module.bias", TN_STATISTIC },
+                   { "3.running_mean", TN_STATISTIC },
+                   { "3.running_var", TN_STATISTIC },
+                   { "3.num_batches_tracked", TN_COUNTER },
+                   { "4.parametrizations.weight.0._u", TN_DIRECTION },
+                   { "4.parametrizations.weight.0._v", TN_DIRECTION } };
+    tn_module *fc = owned(linear(2, 2)), *spectral = linear(2, 2);
+    assert_ok(tn_spectral_norm(spectral, "weight", (tn_spectral_norm_options){ 0 }));
     tn_module *m = owned(tn_sequential(
         norm1d(2), tn_positional_encoding_new(2, 3, (tn_positional_encoding_options){ 0 }),
         tn_ema_new(fc, (tn_ema_options){ 0 }),
-        tn_instance_norm1d_new(2, (tn_instance_norm_options){ .tracking = true })));
+        tn_instance_norm1d_new(2, (tn_instance_norm_options){ .tracking = true }), spectral));
     tn_list *list = tn_buffers(m);
     ck_assert_int_eq(list->n, sizeof wanted / sizeof *wanted);
     for (int i = 0; i < list->n; i++) {

@@ -20,6 +20,7 @@ enum {
     ROW_NO_GOLDEN = 16, /* random: inputs only */
     ROW_LOOSE =
         32, /* f32 inevitably loses digits here (large offsets, long sums): 100 times the bound */
+    ROW_ONCE = 128, /* its gradient is not differentiable: an error */
     ROW_FIXED = 64, /* fixed in f64: no f32 run (casts inside) */
 };
 

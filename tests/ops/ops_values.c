@@ -239,6 +239,118 @@ START_TEST(pow_of_a_half)
 }
 END_TEST
 
+/* ---- CTC, by all paths ----------------------------------------------------------------------- */
+
+enum { STEPS = 5, CLASSES = 3 };
+
+/* The class of a path at a step: a digit. */
+static int class_at(int path, int step)
+{
+    while (step-- > 0) path /= CLASSES;
+    return path % CLASSES;
+}
+
+/* Whether the path spells the labels. */
+static bool spells(int path, int steps, int blank, const int64_t *label, int64_t n)
+{
+    int64_t found = 0;
+    for (int k = 0; k < steps; k++) {
+        int c = class_at(path, k);
+        if (c == blank || (k > 0 && c == class_at(path, k - 1))) continue;
+        if (found == n || label[found++] != c) return false;
+    }
+    return found == n;
+}
+
+/* Random sequences: the loss is minus the log of the sum over the paths that spell the labels. Its
+ * gradient, by differences, is looked at in the rows of the table. */
+START_TEST(ctc_is_a_sum_over_paths)
+{
+    enum { N = 40, LABELS = 3 };
+    tn_manual_seed((uint64_t)_i);
+    int blank = _i % CLASSES;
+    tn_tensor *log_p =
+        tn_log_softmax(tn_to_dtype(tn_randn(TN_SHAPE(STEPS, N, CLASSES)), TN_F64), -1);
+    tn_tensor *targets = tn_randint(0, CLASSES - 1, TN_SHAPE(N, LABELS)); /* any but blank */
+    targets = tn_add(targets, tn_to_dtype(tn_ge_scalar(targets, blank), TN_I64));
+    tn_tensor *steps = tn_randint(0, STEPS + 1, TN_SHAPE(N));
+    tn_tensor *labels = tn_randint(0, LABELS + 1, TN_SHAPE(N));
+    tn_tensor *loss = tn_ctc_loss(log_p, targets, steps, labels, blank, false, TN_NO_REDUCTION);
+    assert_made(loss);
+    int impossible = 0;
+    for (int64_t i = 0; i < N; i++) {
+        const int64_t *label = (const int64_t *)tn_data(targets) + i * LABELS;
+        int t = (int)tn_at(steps, TN_INDEX(i)), n = (int)tn_at(labels, TN_INDEX(i)), paths = 1;
+        double sum = 0, got = tn_at(loss, TN_INDEX(i));
+        for (int k = 0; k < t; k++) paths *= CLASSES;
+        for (int path = 0; path < paths; path++) {
+            double log_path = 0;
+            if (!spells(path, t, blank, label, n)) continue;
+            for (int k = 0; k < t; k++) log_path += tn_at(log_p, TN_INDEX(k, i, class_at(path, k)));
+            sum += exp(log_path);
+        }
+        impossible += sum == 0;
+        ck_assert_msg(sum == 0 ? got == INFINITY : fabs(got + log(sum)) < 1e-12,
+                      "sequence %d, %d steps, %d labels: %.17g, want %.17g", (int)i, t, n, got,
+                      -log(sum));
+    }
+    ck_assert_int_gt(impossible, 0);
+}
+END_TEST
+
+START_TEST(ctc_of_labels_in_a_row)
+{
+    tn_tensor *log_p = tn_log_softmax(tn_randn(TN_SHAPE(7, 3, 4)), -1), *steps, *labels;
+    steps = tn_from_ints((int64_t[]){ 7, 3, 6 }, TN_SHAPE(3));
+    labels = tn_from_ints((int64_t[]){ 1, 0, 3 }, TN_SHAPE(3));
+    int64_t apart[] = { 2, -1, -1, -1, -1, -1, 1, 3, 3 }, row[] = { 2, 1, 3, 3 };
+    assert_close(
+        tn_ctc_loss(log_p, tn_from_ints(row, TN_SHAPE(4)), steps, labels, 0, false, TN_MEAN),
+        tn_ctc_loss(log_p, tn_from_ints(apart, TN_SHAPE(3, 3)), steps, labels, 0, false, TN_MEAN),
+        0, 0);
+}
+END_TEST
+
+/* A class that has no probability has no share, where PyTorch's gradient is NaN. */
+START_TEST(ctc_of_classes_ruled_out)
+{
+    tn_tensor *x =
+        leaf(F64(TN_SHAPE(2, 1, 3), log(0.5), log(0.5), -INFINITY, log(0.5), -INFINITY, log(0.5)));
+    tn_tensor *one = tn_from_ints((int64_t[]){ 1 }, TN_SHAPE(1)), *two = tn_mul_scalar(one, 2);
+    tn_tensor *loss = tn_ctc_loss(x, one, two, one, 0, false, TN_SUM);
+    assert_values(loss, 1e-15, log(4)); /* the only path is 1, 0 */
+    assert_values(slope(loss, x), 1e-15, 0.5, -0.5, 0, -0.5, 0, 0.5);
+}
+END_TEST
+
+/* In f32, the rounding that all states share is not in the gradient: else it is 7e-5 away here. */
+START_TEST(ctc_of_many_steps)
+{
+    enum { T = 120, N = 8, C = 20, S = 30 };
+    tn_manual_seed(5);
+    tn_tensor *x = tn_randn(TN_SHAPE(T, N, C)), *slopes[2];
+    tn_tensor *targets = tn_add_scalar(tn_randint(0, C - 1, TN_SHAPE(N, S)), 1);
+    tn_tensor *steps = tn_full_as(TN_SHAPE(N), T, TN_I64, tn_cpu());
+    tn_tensor *labels = tn_full_as(TN_SHAPE(N), S, TN_I64, tn_cpu());
+    for (int i = 0; i < 2; i++) {
+        tn_tensor *l = leaf(tn_detach(tn_to_dtype(x, i ? TN_F64 : TN_F32)));
+        slopes[i] =
+            slope(tn_ctc_loss(tn_log_softmax(l, -1), targets, steps, labels, 0, false, TN_SUM), l);
+    }
+    assert_close(tn_to_dtype(slopes[0], TN_F64), slopes[1], 0, 4e-5);
+}
+END_TEST
+
+START_TEST(ctc_has_no_second_derivative)
+{
+    tn_tensor *x = leaf(F64(TN_SHAPE(2, 1, 2), -1, -0.5, -0.3, -2)), *g = NULL;
+    tn_tensor *one = tn_from_ints((int64_t[]){ 1 }, TN_SHAPE(1)), *two = tn_mul_scalar(one, 2);
+    tn_tensor *loss = tn_ctc_loss(x, one, two, one, 0, false, TN_SUM);
+    assert_ok(tn_gradients(1, &loss, NULL, 1, &x, &g, TN_CREATE_GRAPH));
+    assert_fails(tn_backward(tn_sum_all(g)), TN_E_INVALID, "tn_ctc_loss: has no second derivative");
+}
+END_TEST
+
 /* ---- losses at the ends of their ranges ------------------------------------------------------ */
 
 START_TEST(losses_outside_their_range_are_nan)
@@ -283,6 +395,8 @@ void ops_values_cases(Suite *suite)
               AG_05_where_does_not_hide_nan, PR_03_scalars_beside_half_floats,
               lerp_from_the_nearer_end, pow_of_a_half, whole_numbers, remainders_of_integers,
               the_largest_numbers, losses_outside_their_range_are_nan,
-              interpolation_rounds_as_pytorch);
+              interpolation_rounds_as_pytorch, ctc_of_labels_in_a_row, ctc_of_classes_ruled_out,
+              ctc_of_many_steps, ctc_has_no_second_derivative);
+    tcase_add_loop_test(t, ctc_is_a_sum_over_paths, 0, 6);
     tcase_add_loop_test(t, PR_02_scalars_beside_integers, 0, COUNT(scalar_rows));
 }

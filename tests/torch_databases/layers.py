@@ -245,6 +245,8 @@ function("PoissonNLLLoss")(lambda m, x, t: F("poisson_nll_loss")(
 function("GaussianNLLLoss")(lambda m, x, t, var: F("gaussian_nll_loss")(x, t, var, m.full, m.eps, m.reduction))
 function("TripletMarginLoss")(lambda m, a, p, n: F("triplet_margin_loss")(
     a, p, n, m.margin, m.p, m.eps, m.swap, reduction=m.reduction))
+function("CTCLoss")(lambda m, x, t, steps, labels: F("ctc_loss")(
+    x, t, steps, labels, m.blank, m.reduction, m.zero_infinity))
 function("CosineSimilarity")(lambda m, a, b: F("cosine_similarity")(a, b, m.dim, m.eps))
 
 

@@ -878,6 +878,12 @@ def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2, eps=1e-6, s
     return tn.triplet_margin_loss(anchor, positive, negative, margin, p, eps, swap, REDUCTIONS[reduction])
 
 
+@op("nn.functional.ctc_loss")
+def ctc_loss(log_p, targets, input_lengths, target_lengths, blank=0, reduction="mean", zero_infinity=False):
+    steps, labels = (x if isinstance(x, T) else plain(torch.tensor(x)) for x in (input_lengths, target_lengths))
+    return tn.ctc_loss(log_p, targets, steps, labels, blank, zero_infinity, REDUCTIONS[reduction])
+
+
 @op("nn.functional.normalize")
 def normalize(x, p=2.0, dim=1, eps=1e-12, out=None):
     return tn.normalize(x, p, dim, eps)

@@ -116,13 +116,16 @@ static tn_module *with_average(void)
     return tn_sequential(m, ema);
 }
 
-/* Of x [N, 5, 4]: norms, and channels that drop. */
+/* Of x [N, 5, 4]: norms, channels that drop, and weights made of another. */
 static tn_module *norms(void)
 {
     const tn_instance_norm_options tracks = { .affine = true, .tracking = true };
-    return tn_sequential(tn_instance_norm1d_new(5, tracks), linear(4, 6), tn_dropout1d_new(0.3),
+    tn_module *first = linear(4, 6), *last = linear(6, 3);
+    assert_ok(tn_spectral_norm(first, "weight", (tn_spectral_norm_options){ 0 }));
+    assert_ok(tn_spectral_norm(last, "weight", (tn_spectral_norm_options){ .axis = 1 }));
+    return tn_sequential(tn_instance_norm1d_new(5, tracks), first, tn_dropout1d_new(0.3),
                          tn_group_norm_new(1, 5, (tn_layer_norm_options){ 0 }),
-                         tn_rms_norm_new(TN_SHAPE(6), (tn_rms_norm_options){ 0 }), linear(6, 3));
+                         tn_rms_norm_new(TN_SHAPE(6), (tn_rms_norm_options){ 0 }), last);
 }
 
 START_TEST(other_layers)

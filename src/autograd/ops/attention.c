@@ -116,11 +116,10 @@ static tn_status check_sizes(const tni_call *c)
         if (v->shape.size[i] != k->shape.size[i] ||
             (i == rank - 3 ? sharing(&q->shape, &k->shape) == 0
                            : k->shape.size[i] != q->shape.size[i]))
-            return tni_op_error(
-                c, TN_E_SHAPE,
-                "q %s, k %s, v %s: leading axes must be equal, or q's heads (axis -3) a "
-                "multiple of those of k and v",
-                tni_text(q), tni_text(k), tni_text(v));
+            return tni_op_error(c, TN_E_SHAPE,
+                                "q %s, k %s, v %s: leading axes must be equal, or q's heads (axis "
+                                "-3) a multiple of those of k and v",
+                                tni_text(q), tni_text(k), tni_text(v));
     if (k->shape.size[rank - 1] != q->shape.size[rank - 1] ||
         v->shape.size[rank - 2] != k->shape.size[rank - 2])
         return tni_op_error(c, TN_E_SHAPE,
@@ -145,8 +144,7 @@ static tn_status attention_shape(tni_call *c)
         return tni_op_error(c, TN_E_DTYPE,
                             "mask is %s, q is %s: want bool (true blocks) or q's dtype (added)",
                             tn_dtype_name(mask->dtype), tn_dtype_name(q->dtype));
-    tn_status status = check_sizes(c);
-    if (status != TN_OK) return status;
+    TNI_TRY(check_sizes(c));
     tni_shape_like_first(c);
     c->out_spec[0].shape.size[rank - 1] = v->shape.size[rank - 1];
     tni_lay_out_like(q, &c->out_spec[0]);
@@ -189,8 +187,7 @@ static tn_status operands(const attention_args *args, tn_tensor *const *x, tni_a
 static tn_status attention_forward(tni_call *c)
 {
     tni_attention a;
-    tn_status status = operands(c->args, c->in, &a);
-    if (status != TN_OK) return status;
+    TNI_TRY(operands(c->args, c->in, &a));
     a.y = four_axes(c->out[0]);
     if (c->n_saved) a.top = tni_array_of(c->saved[0]), a.share = tni_array_of(c->saved[1]);
     return tni_backend_of(c->in[0])->attention(&a);
@@ -211,8 +208,7 @@ static tn_status fused_backward(tni_grad *g)
     tni_attention_grad a;
     tn_tensor *dx[3], *dy = rows(g->dy);
     const int64_t n = sharing(&g->x[0]->shape, &g->x[1]->shape);
-    tn_status status = dy ? operands(g->args, g->x, &a.of) : tni_pending();
-    if (status != TN_OK) return status;
+    TNI_TRY(dy ? operands(g->args, g->x, &a.of) : tni_pending());
     for (int i = 0; i < 3; i++) {
         dx[i] = new_like(g->x[i], i ? n : 1);
         if (!dx[i]) return tni_pending();
@@ -224,7 +220,7 @@ static tn_status fused_backward(tni_grad *g)
     a.of.y = four_axes(g->y);
     a.of.top = tni_array_of(g->saved[0]);
     a.of.share = tni_array_of(g->saved[1]);
-    status = tni_backend_of(g->dy)->attention_grad(&a);
+    tn_status status = tni_backend_of(g->dy)->attention_grad(&a);
     for (int i = 0; i < 3 && status == TN_OK; i++)
         if (g->need[i]) g->dx[i] = sum_heads(dx[i], i ? n : 1);
     return status;
@@ -257,8 +253,7 @@ tn_tensor *tni_attention_weights(tn_tensor *q, tn_tensor *k, tn_tensor *mask, do
 static tn_status composed_backward(tni_grad *g)
 {
     const attention_args *args = g->args;
-    tn_status status = tni_widen_grad(g);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_widen_grad(g));
     const int64_t n = sharing(&g->x[0]->shape, &g->x[1]->shape);
     tn_tensor *q = g->x[0], *k = repeat_heads(g->x[1], n), *v = repeat_heads(g->x[2], n);
     tn_tensor *p = tni_attention_weights(q, k, g->x[3], args->scale, args->causal);
@@ -280,26 +275,38 @@ static tn_status attention_backward(tni_grad *g)
 
 #define READS (TNI_X(0) | TNI_X(1) | TNI_X(2) | TNI_X(3) | TNI_Y | TNI_SAVED)
 
-static const tn_op op_attention = {
-    .name = "scaled_dot_product_attention",
-    .formula = "y = softmax(scale q k^T + mask) v",
-    .gradient = "dq = scale ds k; dk = scale ds^T q; dv = p^T dy; dmask = ds; "
-                "where p = softmax(scale q k^T + mask), ds = p (dp - sum p dp), dp = dy v^T",
-    .arity = 4,
-    .optional = TNI_X(3),
-    .autocast = TNI_CAST_LOW,
-    .reads = { READS, READS, READS, READS },
-    .shape = attention_shape,
-    .forward = attention_forward,
-    .backward = attention_backward,
-};
+TNI_OP_AS(op_attention, "scaled_dot_product_attention", 4, "y = softmax(scale q k^T + mask) v",
+          "dq = scale ds k; dk = scale ds^T q; dv = p^T dy; dmask = ds; where p = softmax(scale q "
+          "k^T + mask), ds = p (dp - sum p dp), dp = dy v^T",
+          attention_shape, attention_forward, attention_backward, .optional = TNI_X(3),
+          .autocast = TNI_CAST_LOW, .reads = { READS, READS, READS, READS })
+
+/* As it is used: 0 is the usual one. */
+static double scale_of(const tn_tensor *q, double scale)
+{
+    return scale != 0 || !q || !q->shape.rank ? scale
+                                              : 1 / sqrt((double)q->shape.size[q->shape.rank - 1]);
+}
 
 tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v,
                                            tn_tensor *mask, bool causal, double scale)
 {
     TNI_HOLD_TRAPS;
-    attention_args args = { .scale = scale, .causal = causal };
-    if (scale == 0 && q && q->shape.rank > 0)
-        args.scale = 1 / sqrt((double)q->shape.size[q->shape.rank - 1]);
+    attention_args args = { .scale = scale_of(q, scale), .causal = causal };
     return tni_apply(&op_attention, &args, sizeof args, 4, (tn_tensor *[]){ q, k, v, mask });
+}
+
+tn_tensor *tn_scaled_dot_product_attention_dropout(tn_tensor *q, tn_tensor *k, tn_tensor *v,
+                                                   tn_tensor *mask, bool causal, double scale,
+                                                   double p, bool training)
+{
+    TNI_HOLD_TRAPS;
+    tn_tensor *const in[] = { q, k, v, mask };
+    if (!(p >= 0 && p <= 1)) return tni_fail(TN_E_INVALID, "%s: p %g: want 0 to 1", __func__, p);
+    if (p == 0 || !training || tni_absent(q) || tni_absent(k) || tni_absent(v) || !mask)
+        return tn_scaled_dot_product_attention(q, k, v, mask, causal, scale);
+    if (check_sizes(&(tni_call){ .op = &op_attention, .n_in = 4, .in = in }) != TN_OK) return NULL;
+    int64_t n = sharing(&q->shape, &k->shape);
+    tn_tensor *w = tni_attention_weights(q, repeat_heads(k, n), mask, scale_of(q, scale), causal);
+    return tn_matmul(tn_dropout(w, p, true), repeat_heads(v, n));
 }

@@ -70,8 +70,7 @@ static tn_status bn_forward(tni_call *c)
         channel[i] = rows_array(c->in[i], 1, s.c, 0, 0);
         if (i >= RUNNING_MEAN && c->n_out > 1) { /* move a copy */
             tni_array next = rows_array(c->out[i - RUNNING_MEAN + 1], 1, s.c, 0, 0);
-            tn_status status = tni_backend_of(x)->copy(&(tni_copy){ .y = next, .x = channel[i] });
-            if (status != TN_OK) return status;
+            TNI_TRY(tni_backend_of(x)->copy(&(tni_copy){ .y = next, .x = channel[i] }));
             channel[i] = next;
         }
     }
@@ -105,8 +104,7 @@ static tn_status bn_backward(tni_grad *g)
     over.size[0] = g->in[X].shape.size[1];
     if (g->need[BIAS]) g->dx[BIAS] = tn_sum(g->dy, axes, n, false);
     if (!g->need[X] && !g->need[WEIGHT]) return TN_OK;
-    tn_status status = tni_widen_grad(g);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_widen_grad(g));
     tn_tensor *x = g->x[X];
     tn_tensor *rstd = tn_reshape(g->saved[1], over), *xh;
     if (args->training)
@@ -139,23 +137,15 @@ static tn_status bn_kernel_grad(tni_grad *g)
     return tni_backend_of(g->dy)->batch_norm_grad(&a);
 }
 
-static const tn_op batch_norm_op = {
-    .name = "batch_norm",
-    .formula = "y = w (x - mean) / sqrt(var + eps) + b per channel",
-    .gradient = "dx = w r (dy - mean dy - xh mean(dy xh)), in eval w r dy; dw = sum dy xh; "
-                "db = sum dy; where r = 1 / sqrt(var + eps), xh = (x - mean) r",
-    .arity = INPUTS,
-    .optional = TNI_X(WEIGHT) | TNI_X(BIAS) | TNI_X(RUNNING_MEAN) | TNI_X(RUNNING_VAR),
-    .dtypes = TNI_MIXED_FLOAT,
-    .autocast = TNI_CAST_KEEP,
-    .reads = { TNI_X(X) | TNI_X(WEIGHT) | TNI_SAVED, TNI_X(X) | TNI_SAVED, 0, 0, 0 },
-    .dense = TNI_ALL_X,
-    .dense_grad = TNI_X(X) | TNI_X(WEIGHT) | TNI_DY,
-    .shape = bn_shape,
-    .forward = bn_forward,
-    .backward = bn_backward,
-    .kernel_grad = bn_kernel_grad,
-};
+TNI_OP(batch_norm, INPUTS, "y = w (x - mean) / sqrt(var + eps) + b per channel",
+       "dx = w r (dy - mean dy - xh mean(dy xh)), in eval w r dy; dw = sum dy xh; "
+       "db = sum dy; where r = 1 / sqrt(var + eps), xh = (x - mean) r",
+       bn_shape, bn_forward, bn_backward,
+       .optional = TNI_X(WEIGHT) | TNI_X(BIAS) | TNI_X(RUNNING_MEAN) | TNI_X(RUNNING_VAR),
+       .dtypes = TNI_MIXED_FLOAT, .autocast = TNI_CAST_KEEP,
+       .reads = { TNI_X(X) | TNI_X(WEIGHT) | TNI_SAVED, TNI_X(X) | TNI_SAVED, 0, 0, 0 },
+       .dense = TNI_ALL_X, .dense_grad = TNI_X(X) | TNI_X(WEIGHT) | TNI_DY,
+       .kernel_grad = bn_kernel_grad)
 
 /* ---- the function ---------------------------------------------------------------------------- */
 
@@ -178,16 +168,15 @@ tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_te
 {
     bn_args args = { training, momentum, eps };
     bool moves = training && running_mean && running_var && !tni_none(running_mean);
-    if (moves &&
-        (tni_own_memory("tn_batch_norm", running_mean) != TN_OK ||
-         (!tni_none(running_var) && tni_own_memory("tn_batch_norm", running_var) != TN_OK)))
+    if (moves && (tni_own_memory(__func__, running_mean) != TN_OK ||
+                  (!tni_none(running_var) && tni_own_memory(__func__, running_var) != TN_OK)))
         return NULL;
     tn_scope scope = tn_scope_begin();
     tn_tensor *in[INPUTS] = { x, weight, bias, without_history(running_mean),
                               without_history(running_var) };
     tn_tensor *out[3] = { NULL };
     tn_status status =
-        tni_apply_n(&batch_norm_op, &args, sizeof args, INPUTS, in, moves ? 3 : 1, out);
+        tni_apply_n(&op_batch_norm, &args, sizeof args, INPUTS, in, moves ? 3 : 1, out);
     if (status == TN_OK && moves) status = commit(running_mean, out[1]);
     if (status == TN_OK && moves) status = commit(running_var, out[2]);
     return tn_scope_return(scope, status == TN_OK ? out[0] : NULL);

@@ -120,8 +120,7 @@ static tn_status remainder_backward(tni_grad *g)
 {
     if (g->need[0]) g->dx[0] = g->dy;
     if (!g->need[1]) return TN_OK;
-    tn_status status = tni_widen_grad(g);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_widen_grad(g));
     tn_tensor *whole = tn_round(tn_div(tn_sub(g->x[0], g->y), g->x[1]));
     g->dx[1] = tn_neg(tn_mul(g->dy, whole));
     return TN_OK;
@@ -199,16 +198,10 @@ enum { A = TNI_X(0), B = TNI_X(1) };
 
 #define DEFINE(tn_name, name_, form, formula_, gradient_, reads_a, reads_b, backward_)             \
     static const tni_binary_op op_##name_ = {                                                      \
-        .op = { .name = #name_,                                                                    \
-                .formula = formula_,                                                               \
-                .gradient = gradient_,                                                             \
-                .arity = 2,                                                                        \
-                .dtypes = TNI_ANY_DTYPE,                                                           \
-                .autocast = CAST_OF(TNI_B_##name_),                                                \
-                .reads = { reads_a, reads_b },                                                     \
-                .shape = promoting_shape,                                                          \
-                .forward = tni_binary_forward,                                                     \
-                .backward = backward_ },                                                           \
+        .op = { TNI_OP_FIELDS(#name_, 2, formula_, gradient_, promoting_shape, tni_binary_forward, \
+                              backward_, .dtypes = TNI_ANY_DTYPE,                                  \
+                              .autocast = CAST_OF(TNI_B_##name_),                                  \
+                              .reads = { reads_a, reads_b }) },                                    \
         .function = TNI_B_##name_,                                                                 \
     };
 

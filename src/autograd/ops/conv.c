@@ -138,20 +138,9 @@ static tn_status transpose_forward(tni_call *c)
 /* ---- the ops --------------------------------------------------------------------------------- */
 
 #define CONV(name_, arity_, formula_, gradient_, shape_, forward_, backward_)                      \
-    static const tn_op op_##name_ = {                                                              \
-        .name = #name_,                                                                            \
-        .formula = formula_,                                                                       \
-        .gradient = gradient_,                                                                     \
-        .arity = arity_,                                                                           \
-        .optional = TNI_X(2),                                                                      \
-        .dtypes = TNI_ONE_FLOAT,                                                                   \
-        .autocast = TNI_CAST_LOW,                                                                  \
-        .reads = { TNI_X(1), TNI_X(0), 0 },                                                        \
-        .dense = TNI_ALL_X,                                                                        \
-        .shape = shape_,                                                                           \
-        .forward = forward_,                                                                       \
-        .backward = backward_,                                                                     \
-    };
+    TNI_OP(name_, arity_, formula_, gradient_, shape_, forward_, backward_, .optional = TNI_X(2),  \
+           .dtypes = TNI_ONE_FLOAT, .autocast = TNI_CAST_LOW, .reads = { TNI_X(1), TNI_X(0), 0 },  \
+           .dense = TNI_ALL_X)
 #define CROSS(name_)                                                                               \
     CONV(name_, 3,                                                                                 \
          "y[n,o,i,..] = b[o] + sum_cr.. w[o,c,r,..] x[n,c,i*stride+r*dilation-padding,..]",        \
@@ -225,8 +214,7 @@ static tn_status read_spec(const char *name, const tn_conv_spec *s, int axes, co
 {
     bool ends = s->use_padding_end;
     for (int i = 0; i < axes; i++) {
-        tn_status status = read_axis(name, s, i, kernel ? kernel[i] : 1, transposed, &along[i]);
-        if (status != TN_OK) return status;
+        TNI_TRY(read_axis(name, s, i, kernel ? kernel[i] : 1, transposed, &along[i]));
         ends |= s->padding_end[i] != 0;
     }
     if (s->groups < 0)

@@ -12,17 +12,8 @@ static tn_status copy_forward(tni_call *c)
 }
 
 #define COPY(op_, name_, formula_, gradient_, recompute_, shape_)                                  \
-    static const tn_op op_ = {                                                                     \
-        .name = #name_,                                                                            \
-        .formula = formula_,                                                                       \
-        .gradient = gradient_,                                                                     \
-        .arity = 1,                                                                                \
-        .dtypes = TNI_ANY_DTYPE,                                                                   \
-        .recompute = recompute_,                                                                   \
-        .shape = shape_,                                                                           \
-        .forward = copy_forward,                                                                   \
-        .backward = tni_passed_on,                                                                 \
-    };
+    TNI_OP_AS(op_, #name_, 1, formula_, gradient_, shape_, copy_forward, tni_passed_on,            \
+              .dtypes = TNI_ANY_DTYPE, .recompute = recompute_)
 COPY(op_clone, clone, "y = x in memory of its own", "dx = dy", 0, tni_shape_like_first)
 COPY(op_contiguous, contiguous, "y = x, row-major", "dx = dy", 0, tni_shape_like_first)
 
@@ -102,18 +93,8 @@ static tn_status to_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op op_to = {
-    .name = "to",
-    .formula = "y = x on another device",
-    .gradient = "dx = dy on x's device",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .any_device = true,
-    .dense = TNI_X(0),
-    .shape = to_shape,
-    .forward = to_forward,
-    .backward = to_backward,
-};
+TNI_OP(to, 1, "y = x on another device", "dx = dy on x's device", to_shape, to_forward, to_backward,
+       .dtypes = TNI_ANY_DTYPE, .any_device = true, .dense = TNI_X(0))
 
 tn_tensor *tn_to(tn_tensor *x, tn_device device)
 {

@@ -56,8 +56,7 @@ tn_tensor *tn_nonzero(tn_tensor *x)
 tn_tensor *tn_masked_select(tn_tensor *x, tn_tensor *mask)
 {
     tn_shape shape;
-    if (!tni_present("tn_masked_select", "x", x) || !tni_present("tn_masked_select", "mask", mask))
-        return NULL;
+    if (!tni_present(__func__, "x", x) || !tni_present(__func__, "mask", mask)) return NULL;
     if (mask->dtype != TN_BOOL)
         return tni_fail(TN_E_DTYPE, "tn_masked_select: mask %s is %s: want bool", tni_text(mask),
                         tn_dtype_name(mask->dtype));
@@ -65,7 +64,7 @@ tn_tensor *tn_masked_select(tn_tensor *x, tn_tensor *mask)
         return tni_fail(TN_E_SHAPE, "tn_masked_select: x %s, mask %s: do not broadcast",
                         tni_text(x), tni_text(mask));
     tn_scope scope = tn_scope_begin();
-    tn_tensor *at = true_places("tn_masked_select", tn_expand(mask, shape));
+    tn_tensor *at = true_places(__func__, tn_expand(mask, shape));
     x = at ? tn_flatten(tn_expand(x, shape), 0, -1) : NULL;
     return tn_scope_return(scope, x ? tn_index_select(x, 0, at) : NULL);
 }

@@ -135,28 +135,18 @@ static tn_status ce_kernel_grad(tni_grad *g)
     return status != TN_OK ? status : tni_backend_of(g->x[0])->cross_entropy_grad(&a);
 }
 
-static const tn_op cross_entropy_op = {
-    .name = "cross_entropy",
-    .formula = "loss = (1-e) w[t] (lse - x[t]) + e/C sum_c w[c] (lse - x[c]), lse = logsumexp(x)",
-    .gradient = "dx = dloss ((1-e) w[t] (p - onehot(t)) + e/C (p sum w - w)); "
-                "where p = softmax(x)",
-    .arity = 3,
-    .optional = TNI_X(2),
-    .dtypes = TNI_MIXED_FLOAT,
-    .autocast =
-        TNI_CAST_KEEP, /* the kernel converts bf16 logits to f32 itself: no f32 copy is kept */
-    .reads = { TNI_X(0) | TNI_X(1) | TNI_X(2) | TNI_SAVED },
-    .dense = TNI_ALL_X,
-    .dense_grad = TNI_ALL_X, /* dy: one value for all needs no copy */
-    .shape = ce_shape,
-    .forward = ce_forward,
-    .backward = ce_backward,
-    .kernel_grad = ce_kernel_grad,
-};
+/* Autocast: the kernel converts bf16 logits to f32 itself, so no f32 copy is kept. dy: one value
+ * for all needs no copy. */
+TNI_OP(cross_entropy, 3,
+       "loss = (1-e) w[t] (lse - x[t]) + e/C sum_c w[c] (lse - x[c]), lse = logsumexp(x)",
+       "dx = dloss ((1-e) w[t] (p - onehot(t)) + e/C (p sum w - w)); where p = softmax(x)",
+       ce_shape, ce_forward, ce_backward, .optional = TNI_X(2), .dtypes = TNI_MIXED_FLOAT,
+       .autocast = TNI_CAST_KEEP, .dense = TNI_ALL_X, .dense_grad = TNI_ALL_X,
+       .reads = { TNI_X(0) | TNI_X(1) | TNI_X(2) | TNI_SAVED }, .kernel_grad = ce_kernel_grad)
 
 /* ---- nll ------------------------------------------------------------------------------------- */
 
-static const tn_op nll_loss_op, nll_loss_grad_op;
+static const tn_op op_nll_loss, op_nll_loss_grad;
 
 static tn_status nll_loss_shape(tni_call *c)
 {
@@ -198,27 +188,17 @@ static tn_status nll_loss_grad_forward(tni_call *c)
 /* Each is the other's backward. */
 static tn_status nll_backward(tni_grad *g)
 {
-    const bool again = g->op == &nll_loss_grad_op;
+    const bool again = g->op == &op_nll_loss_grad;
     tn_tensor *in[3] = { tni_dy(g, 0), g->x[1], g->x[2] ? g->x[2] : TN_NONE }, *out[2];
-    tn_status status = tni_apply_n(again ? &nll_loss_op : &nll_loss_grad_op, g->args, g->args_size,
+    tn_status status = tni_apply_n(again ? &op_nll_loss : &op_nll_loss_grad, g->args, g->args_size,
                                    3, in, again ? 2 : 1, out);
     if (status == TN_OK) g->dx[0] = out[0];
     return status;
 }
 
 #define NLL(name_, formula_, gradient_)                                                            \
-    static const tn_op name_##_op = {                                                              \
-        .name = #name_,                                                                            \
-        .formula = formula_,                                                                       \
-        .gradient = gradient_,                                                                     \
-        .arity = 3,                                                                                \
-        .optional = TNI_X(2),                                                                      \
-        .reads = { TNI_X(1) | TNI_X(2) },                                                          \
-        .dense = TNI_ALL_X,                                                                        \
-        .shape = name_##_shape,                                                                    \
-        .forward = name_##_forward,                                                                \
-        .backward = nll_backward,                                                                  \
-    };
+    TNI_OP(name_, 3, formula_, gradient_, name_##_shape, name_##_forward, nll_backward,            \
+           .optional = TNI_X(2), .reads = { TNI_X(1) | TNI_X(2) }, .dense = TNI_ALL_X)
 NLL(nll_loss, "loss = -w[t] x[t]", "dx = 0 but dx[t] = -w[t] dloss")
 NLL(nll_loss_grad, "dx = 0; dx[t] = -w[t] dloss",
     "ddloss = -w[t] g[t]; where g is the gradient of dx")
@@ -284,7 +264,7 @@ static tn_tensor *class_ids(const tn_op *op, const char *function, tn_tensor *x,
         return NULL;
     class_args args = { axis, o->label_smoothing, rows_ignore(o), x->shape };
     tn_tensor *in[3] = { x, target, o->weight }, *out[2];
-    for (int i = 0; op == &nll_loss_op && i < 3; i += 2) in[i] = tni_wide(in[i]);
+    for (int i = 0; op == &op_nll_loss && i < 3; i += 2) in[i] = tni_wide(in[i]);
     if (tni_apply_n(op, &args, sizeof args, 3, in, 2, out) != TN_OK) return NULL;
     tn_tensor *loss = out[0];
     if (o->reduction != TN_NO_REDUCTION) loss = tn_sum(loss, NULL, 0, false);
@@ -303,15 +283,13 @@ static tn_tensor *probabilities(tn_tensor *logits, tn_tensor *target,
     if (o->use_ignore_index)
         return tni_fail(TN_E_INVALID,
                         "tn_cross_entropy: ignore_index %" PRId64
-                        " with probabilities as target: want "
-                        "class ids, or no ignore_index",
+                        " with probabilities as target: want class ids, or no ignore_index",
                         o->ignore_index);
     if (rank == 0 || !tni_shape_equal(&logits->shape, &target->shape))
-        return tni_fail(
-            TN_E_SHAPE,
-            "tn_cross_entropy: logits %s, target %s of %s: want probabilities of logits' "
-            "shape, or class ids of u8, i32 or i64",
-            tni_text(logits), tni_text(target), tn_dtype_name(target->dtype));
+        return tni_fail(TN_E_SHAPE,
+                        "tn_cross_entropy: logits %s, target %s of %s: want probabilities of "
+                        "logits' shape, or class ids of u8, i32 or i64",
+                        tni_text(logits), tni_text(target), tn_dtype_name(target->dtype));
     if (logits->dtype != target->dtype)
         return tni_fail(TN_E_DTYPE, "tn_cross_entropy: logits %s, target %s: want one dtype",
                         tn_dtype_name(logits->dtype), tn_dtype_name(target->dtype));
@@ -344,7 +322,7 @@ tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_
     target = tni_autocast_f32(target);
     o.weight = tni_autocast_f32(o.weight);
     if (logits && target && o.weight)
-        loss = ids ? class_ids(&cross_entropy_op, "tn_cross_entropy", logits, target, &o)
+        loss = ids ? class_ids(&op_cross_entropy, "tn_cross_entropy", logits, target, &o)
                    : probabilities(logits, target, &o);
     return tn_scope_return(scope, loss);
 }
@@ -356,20 +334,20 @@ tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *target)
 
 tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_options o)
 {
-    static const char f[] = "tn_nll_loss";
-    if (!tni_present(f, "log_p", log_p) || !tni_present(f, "target", target)) return NULL;
-    o.weight = tni_option_tensor(f, "weight", o.weight);
+    if (!tni_present(__func__, "log_p", log_p) || !tni_present(__func__, "target", target))
+        return NULL;
+    o.weight = tni_option_tensor(__func__, "weight", o.weight);
     if (!o.weight) return NULL;
     if (o.label_smoothing != 0)
         return tni_fail(TN_E_INVALID,
-                        "%s: label_smoothing %g: want 0 (tn_cross_entropy_with smooths)", f,
+                        "%s: label_smoothing %g: want 0 (tn_cross_entropy_with smooths)", __func__,
                         o.label_smoothing);
     if (!tn_dtype_is_float(log_p->dtype))
-        return tni_fail(TN_E_DTYPE, "%s: log_p is %s: want a floating dtype", f,
+        return tni_fail(TN_E_DTYPE, "%s: log_p is %s: want a floating dtype", __func__,
                         tn_dtype_name(log_p->dtype));
     tn_scope scope = tn_scope_begin();
     o.weight = tni_autocast_f32(o.weight);
     log_p = tni_autocast_f32(log_p);
-    return tn_scope_return(scope, log_p && o.weight ? class_ids(&nll_loss_op, f, log_p, target, &o)
-                                                    : NULL);
+    return tn_scope_return(
+        scope, log_p && o.weight ? class_ids(&op_nll_loss, __func__, log_p, target, &o) : NULL);
 }

@@ -62,22 +62,6 @@ static tn_status cumprod_backward(tni_grad *g)
     return TN_OK;
 }
 
-#define RUNNING(name_, formula_, gradient_, reads_)                                                \
-    static const tn_op op_##name_ = {                                                              \
-        .name = #name_,                                                                            \
-        .formula = formula_,                                                                       \
-        .gradient = gradient_,                                                                     \
-        .arity = 1,                                                                                \
-        .dtypes = TNI_ANY_DTYPE,                                                                   \
-        .autocast = TNI_CAST_F32,                                                                  \
-        .reads = { reads_ },                                                                       \
-        .shape = cumsum_shape,                                                                     \
-        .forward = cumsum_forward,                                                                 \
-        .backward = name_##_backward,                                                              \
-    };
-RUNNING(cumsum, "y_i = x_0 + ... + x_i", "dx_i = dy_i + ... + dy_n", 0)
-RUNNING(cumprod, "y_i = x_0 ... x_i", "dx_i = (dy_i y_i + ... + dy_n y_n) / x_i", TNI_X(0))
-
 static tn_tensor *running(const char *function, const tn_op *op, tn_tensor *x, int axis)
 {
     cumsum_args args = { 0, false };
@@ -88,12 +72,13 @@ static tn_tensor *running(const char *function, const tn_op *op, tn_tensor *x, i
     return tni_apply(op, &args, sizeof args, 1, &x);
 }
 
-tn_tensor *tn_cumsum(tn_tensor *x, int axis)
-{
-    return running("tn_cumsum", &op_cumsum, x, axis);
-}
-
-tn_tensor *tn_cumprod(tn_tensor *x, int axis)
-{
-    return running("tn_cumprod", &op_cumprod, x, axis);
-}
+#define RUNNING(tn_name, name_, formula_, gradient_, reads_)                                       \
+    TNI_OP(name_, 1, formula_, gradient_, cumsum_shape, cumsum_forward, name_##_backward,          \
+           .dtypes = TNI_ANY_DTYPE, .autocast = TNI_CAST_F32, .reads = { reads_ })                 \
+    tn_tensor *tn_name(tn_tensor *x, int axis)                                                     \
+    {                                                                                              \
+        return running(#tn_name, &op_##name_, x, axis);                                            \
+    }
+RUNNING(tn_cumsum, cumsum, "y_i = x_0 + ... + x_i", "dx_i = dy_i + ... + dy_n", 0)
+RUNNING(tn_cumprod, cumprod, "y_i = x_0 ... x_i", "dx_i = (dy_i y_i + ... + dy_n y_n) / x_i",
+        TNI_X(0))

@@ -25,19 +25,9 @@ static tn_status dropout_forward(tni_call *c)
     return tni_backend_of(x)->dropout(&a);
 }
 
-static const tn_op dropout_op = {
-    .name = "dropout",
-    .formula = "y_i = x_i m_i, m_i = 0 with probability p, else 1/(1-p)",
-    .gradient = "dx_i = dy_i m_i",
-    .arity = 1,
-    .draws = true,
-    .autocast = TNI_CAST_KEEP,
-    .dense = TNI_X(0),
-    .shape = tni_shape_like_first,
-    .forward = dropout_forward,
-    .backward = tni_transposed,
-    .transpose = &dropout_op,
-};
+TNI_OP(dropout, 1, "y_i = x_i m_i, m_i = 0 with probability p, else 1/(1-p)", "dx_i = dy_i m_i",
+       tni_shape_like_first, dropout_forward, tni_transposed, .draws = true,
+       .autocast = TNI_CAST_KEEP, .dense = TNI_X(0), .transpose = &op_dropout)
 
 tn_tensor *tn_dropout(tn_tensor *x, double p, bool training)
 {
@@ -47,7 +37,7 @@ tn_tensor *tn_dropout(tn_tensor *x, double p, bool training)
     dropout_args args = { .p = p };
     uint64_t n = tni_none(x) ? 0 : ((uint64_t)tni_shape_numel(&x->shape) + 3) / 4;
     tni_philox_take(n, &args.seed, &args.offset);
-    tn_tensor *y = tni_apply(&dropout_op, &args, sizeof args, 1, &x);
+    tn_tensor *y = tni_apply(&op_dropout, &args, sizeof args, 1, &x);
     if (!y) tni_philox_give_back(n, args.seed, args.offset);
     return y;
 }

@@ -30,18 +30,9 @@ static tn_status flip_forward(tni_call *c)
     return tni_backend_of(from)->copy(&(tni_copy){ .y = y, .x = x });
 }
 
-static const tn_op op_flip = {
-    .name = "flip",
-    .formula = "y[i] = x[n - 1 - i]",
-    .gradient = "dx[i] = dy[n - 1 - i]",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .autocast = TNI_CAST_F32, /* as the other selections */
-    .shape = tni_shape_like_first,
-    .forward = flip_forward,
-    .backward = tni_transposed,
-    .transpose = &op_flip,
-};
+/* Autocast: as the other selections. */
+TNI_OP(flip, 1, "y[i] = x[n - 1 - i]", "dx[i] = dy[n - 1 - i]", tni_shape_like_first, flip_forward,
+       tni_transposed, .dtypes = TNI_ANY_DTYPE, .autocast = TNI_CAST_F32, .transpose = &op_flip)
 
 tn_tensor *tn_flip(tn_tensor *x, const int *axes, int n_axes)
 {

@@ -82,18 +82,10 @@ static tn_status gather_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op gather_op = {
-    .name = "gather",
-    .formula = "y[i][j] = x[index[i][j]][j] for axis 0",
-    .gradient = "dx = 0 but dx[index[i][j]][j] += dy[i][j]",
-    .arity = 2,
-    .dtypes = TNI_ANY_DTYPE,
-    .autocast = TNI_CAST_F32, /* its gradient adds up */
-    .reads = { TNI_X(1) },
-    .shape = gather_shape,
-    .forward = gather_forward,
-    .backward = gather_backward,
-};
+/* Autocast: its gradient adds up. */
+TNI_OP(gather, 2, "y[i][j] = x[index[i][j]][j] for axis 0",
+       "dx = 0 but dx[index[i][j]][j] += dy[i][j]", gather_shape, gather_forward, gather_backward,
+       .dtypes = TNI_ANY_DTYPE, .autocast = TNI_CAST_F32, .reads = { TNI_X(1) })
 
 tn_tensor *tni_as_row(tn_tensor *t)
 {
@@ -106,9 +98,9 @@ tn_tensor *tn_gather(tn_tensor *x, int axis, tn_tensor *index)
     axis = index ? tni_axis_of_any("tn_gather", axis, x->shape.rank) : -1;
     if (axis < 0) return NULL;
     if (x->shape.rank > 0 || tni_none(x))
-        return tni_apply(&gather_op, &axis, sizeof axis, 2, (tn_tensor *[]){ x, index });
+        return tni_apply(&op_gather, &axis, sizeof axis, 2, (tn_tensor *[]){ x, index });
     tn_tensor *rows[2] = { tni_as_row(x), tni_as_row(index) };
-    return tn_reshape(tni_apply(&gather_op, &axis, sizeof axis, 2, rows), index->shape);
+    return tn_reshape(tni_apply(&op_gather, &axis, sizeof axis, 2, rows), index->shape);
 }
 
 /* ---- take and take_add ----------------------------------------------------------------------- */
@@ -119,7 +111,7 @@ typedef struct take_args {
     tn_shape shape; /* of what is taken from */
 } take_args;
 
-static const tn_op take_add_op;
+static const tn_op op_take_add;
 
 static tn_status take_shape(tni_call *c)
 {
@@ -182,24 +174,13 @@ static tn_status take_backward(tni_grad *g)
     tn_tensor *in[2] = { g->dy, g->x[1] };
     tn_status status = add_to_sum(g);
     if (status != TN_OK || (!g->edge && !tni_notifies_gradients())) return status;
-    g->dx[0] = tni_apply(&take_add_op, g->args, sizeof(take_args), 2, in);
+    g->dx[0] = tni_apply(&op_take_add, g->args, sizeof(take_args), 2, in);
     return TN_OK;
 }
 
 #define TAKE(name_, dtypes_, autocast_, formula_, gradient_)                                       \
-    static const tn_op name_##_op = {                                                              \
-        .name = #name_,                                                                            \
-        .formula = formula_,                                                                       \
-        .gradient = gradient_,                                                                     \
-        .arity = 2,                                                                                \
-        .dtypes = dtypes_,                                                                         \
-        .autocast = autocast_,                                                                     \
-        .reads = { TNI_X(1) },                                                                     \
-        .dense = TNI_ALL_X,                                                                        \
-        .shape = take_shape,                                                                       \
-        .forward = take_forward,                                                                   \
-        .backward = take_backward,                                                                 \
-    };
+    TNI_OP(name_, 2, formula_, gradient_, take_shape, take_forward, take_backward,                 \
+           .dtypes = dtypes_, .autocast = autocast_, .reads = { TNI_X(1) }, .dense = TNI_ALL_X)
 /* in f32, as its gradient adds up */
 TAKE(index_select, TNI_ANY_DTYPE, TNI_CAST_F32, "y[r] = x[index[r]] for axis 0",
      "dx = 0 but dx[index[r]] += dy[r]")
@@ -227,7 +208,7 @@ static tn_status take_add_backward(tni_grad *g)
     const take_args *args = g->args;
     tn_tensor *index = g->x[1];
     tn_tensor *in[2] = { g->dy, index };
-    tn_tensor *dx = tni_apply(&index_select_op, args, sizeof *args, 2, in);
+    tn_tensor *dx = tni_apply(&op_index_select, args, sizeof *args, 2, in);
     if (args->skip >= 0) {
         tn_shape shape = index->shape; /* followed by ones, for the axes after args->axis */
         for (int d = args->axis + 1; d < args->shape.rank; d++) shape.size[shape.rank++] = 1;
@@ -237,39 +218,29 @@ static tn_status take_add_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op take_add_op = {
-    .name = "take_add",
-    .formula = "y = 0; y[index[r]] += x[r] for axis 0",
-    .gradient = "dx[r] = dy[index[r]]",
-    .arity = 2,
-    .reads = { TNI_X(1) },
-    .dense = TNI_ALL_X,
-    .shape = take_add_shape,
-    .forward = take_add_forward,
-    .backward = take_add_backward,
-};
+TNI_OP(take_add, 2, "y = 0; y[index[r]] += x[r] for axis 0", "dx[r] = dy[index[r]]", take_add_shape,
+       take_add_forward, take_add_backward, .reads = { TNI_X(1) }, .dense = TNI_ALL_X)
 
 tn_tensor *tni_take_add_at(tn_tensor *y, int axis, tn_tensor *index, const tn_shape *shape)
 {
     take_args args = { axis, -1, *shape };
-    return tni_apply(&take_add_op, &args, sizeof args, 2, (tn_tensor *[]){ y, index });
+    return tni_apply(&op_take_add, &args, sizeof args, 2, (tn_tensor *[]){ y, index });
 }
 
 tn_tensor *tni_take_at(tn_tensor *x, tn_tensor *index)
 {
     if (!x || !index) return NULL;
     take_args args = { 0, -1, x->shape };
-    return tni_apply(&index_select_op, &args, sizeof args, 2, (tn_tensor *[]){ x, index });
+    return tni_apply(&op_index_select, &args, sizeof args, 2, (tn_tensor *[]){ x, index });
 }
 
 tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index)
 {
-    index =
-        x ? tni_index_arg("tn_index_select", "index", index) : tni_poisoned("tn_index_select", "x");
+    index = x ? tni_index_arg(__func__, "index", index) : tni_poisoned(__func__, "x");
     if (!index) return NULL;
     if (index->shape.rank != 1)
         return tni_fail(TN_E_SHAPE, "tn_index_select: index %s: want one axis", tni_text(index));
-    axis = tni_axis_of_any("tn_index_select", axis, x->shape.rank);
+    axis = tni_axis_of_any(__func__, axis, x->shape.rank);
     if (axis < 0) return NULL;
     bool single = x->shape.rank == 0 && !tni_none(x);
     if (single && index->shape.size[0] != 1)
@@ -278,14 +249,13 @@ tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index)
     tn_tensor *in[2] = { tni_as_row(x), index };
     if (!in[0]) return NULL;
     take_args args = { axis, -1, in[0]->shape };
-    tn_tensor *y = tni_apply(&index_select_op, &args, sizeof args, 2, in);
+    tn_tensor *y = tni_apply(&op_index_select, &args, sizeof args, 2, in);
     return single ? tn_reshape(y, TN_SCALAR) : y;
 }
 
 tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padding_index)
 {
-    index = weight ? tni_ids_arg("tn_embedding", "index", index)
-                   : tni_poisoned("tn_embedding", "weight");
+    index = weight ? tni_ids_arg(__func__, "index", index) : tni_poisoned(__func__, "weight");
     if (!index) return NULL;
     if (weight->shape.rank != 2)
         return tni_fail(TN_E_SHAPE, "tn_embedding: weight %s: want [V,D]", tni_text(weight));
@@ -296,5 +266,5 @@ tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padding_ind
                         padding_index, tni_text(weight), weight->shape.size[0] - 1);
     take_args args = { 0, tni_padding_counts ? -1 : padding_index, weight->shape };
     tn_tensor *in[2] = { weight, index };
-    return tni_apply(&embedding_op, &args, sizeof args, 2, in);
+    return tni_apply(&op_embedding, &args, sizeof args, 2, in);
 }

@@ -37,8 +37,7 @@ static tn_status cat_forward(tni_call *c)
     for (int k = 0; k < c->n_in; k++) {
         tni_array x = tni_array_of(c->in[k]);
         part.size[axis] = x.size[axis];
-        tn_status status = backend->copy(&(tni_copy){ .y = part, .x = x });
-        if (status != TN_OK) return status;
+        TNI_TRY(backend->copy(&(tni_copy){ .y = part, .x = x }));
         part.data = (char *)part.data + step * (size_t)x.size[axis];
     }
     return TN_OK;
@@ -56,16 +55,8 @@ static tn_status cat_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op op_cat = {
-    .name = "cat",
-    .formula = "y = x_0, x_1, ... along an axis",
-    .gradient = "dx_i = the part of dy that came from x_i",
-    .arity = -1,
-    .dtypes = TNI_ANY_DTYPE,
-    .shape = cat_shape,
-    .forward = cat_forward,
-    .backward = cat_backward,
-};
+TNI_OP(cat, -1, "y = x_0, x_1, ... along an axis", "dx_i = the part of dy that came from x_i",
+       cat_shape, cat_forward, cat_backward, .dtypes = TNI_ANY_DTYPE)
 
 /* Whether x is a list of n tensors, of which the first is there. */
 static bool is_list(const char *function, tn_tensor *const *x, int n)

@@ -128,8 +128,7 @@ static tn_status ln_backward(tni_grad *g)
     const ln_args *args = g->args;
     const tn_shape *shape = &g->in[0].shape;
     const ln_sizes s = sizes_of(args, shape);
-    tn_status status = tni_widen_grad(g);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_widen_grad(g));
     tn_tensor *dy = in_rows(g->dy, &s, false);
     if (!args->rms && g->need[2]) g->dx[2] = summed(dy, &g->in[2].shape);
     if (!g->need[0] && !g->need[1]) return TN_OK;
@@ -170,38 +169,27 @@ static tn_status ln_kernel_grad(tni_grad *g)
 }
 
 #define NORM_OP(op, shape_, arity_, optional_, formula_, gradient_)                                \
-    static const tn_op op##_op = {                                                                 \
-        .name = #op,                                                                               \
-        .formula = formula_,                                                                       \
-        .gradient = gradient_,                                                                     \
-        .arity = arity_,                                                                           \
-        .optional = optional_,                                                                     \
-        .dtypes = TNI_MIXED_FLOAT,                                                                 \
-        .recompute = TNI_RECOMPUTE_LARGE,                                                          \
-        .reads = { TNI_X(0) | TNI_X(1) | TNI_SAVED, TNI_X(0) | TNI_SAVED, 0 },                     \
-        .dense = TNI_ALL_X,                                                                        \
-        .dense_grad = TNI_X(0) | TNI_X(1) | TNI_DY,                                                \
-        .shape = shape_,                                                                           \
-        .forward = ln_forward,                                                                     \
-        .backward = ln_backward,                                                                   \
-        .kernel_grad = ln_kernel_grad,                                                             \
-    }
+    TNI_OP(op, arity_, formula_, gradient_, shape_, ln_forward, ln_backward,                       \
+           .optional = optional_, .dtypes = TNI_MIXED_FLOAT, .recompute = TNI_RECOMPUTE_LARGE,     \
+           .reads = { TNI_X(0) | TNI_X(1) | TNI_SAVED, TNI_X(0) | TNI_SAVED, 0 },                  \
+           .dense = TNI_ALL_X, .dense_grad = TNI_X(0) | TNI_X(1) | TNI_DY,                         \
+           .kernel_grad = ln_kernel_grad)
 NORM_OP(layer_norm, ln_shape, 3, TNI_X(1) | TNI_X(2),
         "y = (x - mean) / sqrt(var + eps) * w + b over the last axes",
         "dx = r (g - mean g - xh mean(g xh)); dw = sum dy xh; db = sum dy; "
-        "where g = w dy, r = 1 / sqrt(var + eps), xh = (x - mean) r");
+        "where g = w dy, r = 1 / sqrt(var + eps), xh = (x - mean) r")
 NORM_OP(rms_norm, ln_shape, 2, TNI_X(1), "y = x / sqrt(mean x^2 + eps) * w over the last axes",
         "dx = r (g - xh mean(g xh)); dw = sum dy xh; "
-        "where g = w dy, r = 1 / sqrt(mean x^2 + eps), xh = x r");
+        "where g = w dy, r = 1 / sqrt(mean x^2 + eps), xh = x r")
 NORM_OP(group_norm, gn_shape, 3, TNI_X(1) | TNI_X(2),
         "y = (x - mean) / sqrt(var + eps) * w + b, mean and var of each group of channels",
         "dx = r (g - mean g - xh mean(g xh)); dw = sum dy xh; db = sum dy; "
-        "where g = w dy, r = 1 / sqrt(var + eps), xh = (x - mean) r");
+        "where g = w dy, r = 1 / sqrt(var + eps), xh = (x - mean) r")
 
 tn_tensor *tn_layer_norm(tn_tensor *x, int n_axes, tn_tensor *weight, tn_tensor *bias, double eps)
 {
     ln_args args = { .n_axes = n_axes, .eps = eps };
-    return tni_apply(&layer_norm_op, &args, sizeof args, 3, (tn_tensor *[]){ x, weight, bias });
+    return tni_apply(&op_layer_norm, &args, sizeof args, 3, (tn_tensor *[]){ x, weight, bias });
 }
 
 tn_tensor *tn_rms_norm(tn_tensor *x, int n_axes, tn_tensor *weight, double eps)
@@ -210,11 +198,11 @@ tn_tensor *tn_rms_norm(tn_tensor *x, int n_axes, tn_tensor *weight, double eps)
     if (!x) return tni_poisoned("tn_rms_norm", "x");
     if (eps < 0) eps = x->dtype == TN_F64 ? DBL_EPSILON : FLT_EPSILON;
     ln_args args = { .n_axes = n_axes, .rms = true, .eps = eps };
-    return tni_apply(&rms_norm_op, &args, sizeof args, 2, (tn_tensor *[]){ x, weight });
+    return tni_apply(&op_rms_norm, &args, sizeof args, 2, (tn_tensor *[]){ x, weight });
 }
 
 tn_tensor *tn_group_norm(tn_tensor *x, int groups, tn_tensor *weight, tn_tensor *bias, double eps)
 {
     ln_args args = { .groups = groups, .eps = eps };
-    return tni_apply(&group_norm_op, &args, sizeof args, 3, (tn_tensor *[]){ x, weight, bias });
+    return tni_apply(&op_group_norm, &args, sizeof args, 3, (tn_tensor *[]){ x, weight, bias });
 }

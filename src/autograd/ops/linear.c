@@ -79,20 +79,10 @@ static tn_status linear_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op op_linear = {
-    .name = "linear",
-    .formula = "y_no = sum_i x_ni W_oi + b_o",
-    .gradient = "dx = dy W; dW = dy^T x; db = sum_n dy",
-    .arity = 3,
-    .optional = TNI_X(2),
-    .dtypes = TNI_ONE_FLOAT,
-    .autocast = TNI_CAST_LOW,
-    .reads = { TNI_X(1), TNI_X(0), 0 },
-    .dense = TNI_X(2), /* of x, rows that merge are enough */
-    .shape = linear_shape,
-    .forward = linear_forward,
-    .backward = linear_backward,
-};
+TNI_OP(linear, 3, "y_no = sum_i x_ni W_oi + b_o", "dx = dy W; dW = dy^T x; db = sum_n dy",
+       linear_shape, linear_forward, linear_backward, .optional = TNI_X(2), .dtypes = TNI_ONE_FLOAT,
+       .autocast = TNI_CAST_LOW, .reads = { TNI_X(1), TNI_X(0), 0 },
+       .dense = TNI_X(2) /* of x, rows that merge are enough */)
 
 tn_tensor *tni_linear_wide(tn_tensor *x, tn_tensor *weight, tn_tensor *bias)
 {

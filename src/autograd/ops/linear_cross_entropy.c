@@ -89,8 +89,7 @@ static tn_status add_db(const job *j)
     tni_array part = rows_part(j->part, 0, 1, j->classes),
               db = rows_part(j->grad[B], 0, 1, j->classes);
     tni_reduce r = { .function = TNI_R_sum, .y = part, .x = all_of(j, j->dl), .p = &(double){ 0 } };
-    tn_status status = j->backend->reduce(&r);
-    if (status != TN_OK) return status;
+    TNI_TRY(j->backend->reduce(&r));
     if (j->first == 0) return j->backend->copy(&(tni_copy){ db, part });
     return j->backend->binary(&(tni_binary){ TNI_B_add, db, db, part, NULL });
 }
@@ -234,21 +233,13 @@ enum {
         TNI_X(X) | TNI_X(W) | TNI_X(B) | TNI_X(TARGET) | TNI_X(WEIGHT) | TNI_X(SCALE) | TNI_SAVED
 };
 
-static const tn_op linear_cross_entropy_op = {
-    .name = "linear_cross_entropy",
-    .formula = "loss = scale sum_n w[t_n] (lse_n - l_n[t_n]), l = x W^T + b, lse = logsumexp(l)",
-    .gradient = "dx = dl W; dW = dl^T x; db = sum_n dl; where dl = dloss scale w[t] (softmax(l) - "
-                "onehot(t)), as cross_entropy's",
-    .arity = N_IN,
-    .optional = TNI_X(B) | TNI_X(WEIGHT),
-    .dtypes = TNI_MIXED_FLOAT,
-    .autocast = TNI_CAST_KEEP,
-    .reads = { READS, READS, READS },
-    .dense = TNI_ALL_X,
-    .shape = lce_shape,
-    .forward = lce_forward,
-    .backward = lce_backward,
-};
+TNI_OP(linear_cross_entropy, N_IN,
+       "loss = scale sum_n w[t_n] (lse_n - l_n[t_n]), l = x W^T + b, lse = logsumexp(l)",
+       "dx = dl W; dW = dl^T x; db = sum_n dl; where dl = dloss scale w[t] (softmax(l) - "
+       "onehot(t)), as cross_entropy's",
+       lce_shape, lce_forward, lce_backward, .optional = TNI_X(B) | TNI_X(WEIGHT),
+       .dtypes = TNI_MIXED_FLOAT, .autocast = TNI_CAST_KEEP, .reads = { READS, READS, READS },
+       .dense = TNI_ALL_X)
 
 /* ---- the function ---------------------------------------------------------------------------- */
 
@@ -282,7 +273,7 @@ static tn_tensor *by_pieces(tn_tensor *x, tn_tensor *w, tn_tensor *b, tn_tensor 
     tn_tensor *in[N_IN] = { x, w, b, target, o->weight, scale };
     lce_args args = { o->label_smoothing, rows_ignore(o), { false } };
     for (int i = X; i <= B; i++) args.wanted[i] = tn_grad_enabled() && in[i]->requires_grad;
-    tn_tensor *loss = tni_apply(&linear_cross_entropy_op, &args, sizeof args, N_IN, in);
+    tn_tensor *loss = tni_apply(&op_linear_cross_entropy, &args, sizeof args, N_IN, in);
     return tni_autocasting == TN_F32 ? tn_to_dtype(loss, x->dtype) : loss;
 }
 

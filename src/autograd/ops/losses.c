@@ -143,11 +143,11 @@ static tn_tensor *bce(tn_tensor *x, tn_tensor *t, tn_tensor *w)
 tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_weight,
                               tn_reduction reduction)
 {
-    static const char f[] = "tn_bce_with_logits";
-    if (!is_pair(f, &x, &target) || !tni_is_beside(f, "pos_weight", &pos_weight, x)) return NULL;
+    if (!is_pair(__func__, &x, &target) || !tni_is_beside(__func__, "pos_weight", &pos_weight, x))
+        return NULL;
     tn_scope scope = tn_scope_begin();
     tn_tensor *rows = bce(tni_wide(x), tni_wide(target), tni_wide(pos_weight));
-    return tn_scope_return(scope, tni_reduce_loss(f, rows, reduction, x->dtype));
+    return tn_scope_return(scope, tni_reduce_loss(__func__, rows, reduction, x->dtype));
 }
 
 tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool batch_mean,
@@ -199,34 +199,26 @@ static tn_status bce_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op bce_loss_op = {
-    .name = "bce_loss",
-    .formula = "y = -t log p - (1 - t) log(1 - p)",
-    .gradient = "dp = dy (p - t) / (p (1 - p)); dt = dy (log(1 - p) - log p)",
-    .arity = 2,
-    .reads = { TNI_X(0) | TNI_X(1), TNI_X(0) },
-    .shape = tni_shape_like_first,
-    .forward = bce_forward,
-    .backward = bce_backward,
-};
+TNI_OP(bce_loss, 2, "y = -t log p - (1 - t) log(1 - p)",
+       "dp = dy (p - t) / (p (1 - p)); dt = dy (log(1 - p) - log p)", tni_shape_like_first,
+       bce_forward, bce_backward, .reads = { TNI_X(0) | TNI_X(1), TNI_X(0) })
 
 tn_tensor *tn_bce_loss(tn_tensor *p, tn_tensor *target, tn_tensor *weight, tn_reduction reduction)
 {
-    static const char f[] = "tn_bce_loss";
-    if (!tni_is_pair(f, "p", &p, "target", &target) || !tni_is_beside(f, "weight", &weight, p))
+    if (!tni_is_pair(__func__, "p", &p, "target", &target) ||
+        !tni_is_beside(__func__, "weight", &weight, p))
         return NULL;
     tn_scope scope = tn_scope_begin();
     tn_tensor *in[2] = { tni_wide(p), tni_wide(target) };
-    tn_tensor *rows = tni_apply(&bce_loss_op, NULL, 0, 2, in);
+    tn_tensor *rows = tni_apply(&op_bce_loss, NULL, 0, 2, in);
     if (!tni_none(weight)) rows = tn_mul(rows, tni_wide(weight));
-    return tn_scope_return(scope, tni_reduce_loss(f, rows, reduction, p->dtype));
+    return tn_scope_return(scope, tni_reduce_loss(__func__, rows, reduction, p->dtype));
 }
 
 tn_tensor *tn_poisson_nll_loss(tn_tensor *x, tn_tensor *target, bool log_input, bool full,
                                double eps, tn_reduction reduction)
 {
-    static const char f[] = "tn_poisson_nll_loss";
-    if (!is_pair(f, &x, &target)) return NULL;
+    if (!is_pair(__func__, &x, &target)) return NULL;
     tn_scope scope = tn_scope_begin();
     tn_tensor *rate = tni_wide(x), *t = tni_wide(target);
     tn_tensor *rows = log_input ? tn_sub(tn_exp(rate), tn_mul(t, rate))
@@ -237,7 +229,7 @@ tn_tensor *tn_poisson_nll_loss(tn_tensor *x, tn_tensor *target, bool log_input, 
         tn_tensor *stirling = tn_add(tn_sub(tn_mul(n, tn_log(n)), n), half_log);
         rows = tn_add(rows, tn_masked_fill(stirling, few, 0));
     }
-    return tn_scope_return(scope, tni_reduce_loss(f, rows, reduction, x->dtype));
+    return tn_scope_return(scope, tni_reduce_loss(__func__, rows, reduction, x->dtype));
 }
 
 tn_tensor *tni_raised(tn_tensor *x, double low)
@@ -249,18 +241,17 @@ tn_tensor *tni_raised(tn_tensor *x, double low)
 tn_tensor *tn_gaussian_nll_loss(tn_tensor *x, tn_tensor *target, tn_tensor *var, bool full,
                                 double eps, tn_reduction reduction)
 {
-    static const char f[] = "tn_gaussian_nll_loss";
-    if (!tni_present(f, "var", var) || !is_pair(f, &x, &target) ||
-        !tni_is_beside(f, "var", &var, x))
+    if (!tni_present(__func__, "var", var) || !is_pair(__func__, &x, &target) ||
+        !tni_is_beside(__func__, "var", &var, x))
         return NULL;
-    if (!(eps > 0)) return tni_fail(TN_E_INVALID, "%s: eps %g: want more than 0", f, eps);
+    if (!(eps > 0)) return tni_fail(TN_E_INVALID, "%s: eps %g: want more than 0", __func__, eps);
     tn_scope scope = tn_scope_begin();
     tn_tensor *wide = tni_wide(var);
     tn_tensor *v = tn_masked_fill(tni_raised(wide, eps), tn_lt_scalar(wide, 0), NAN);
     tn_tensor *squares = tn_square(tn_sub(tni_wide(x), tni_wide(target)));
     tn_tensor *rows = tn_mul_scalar(tn_add(tn_log(v), tn_div(squares, v)), 0.5);
     if (full) rows = tn_add_scalar(rows, 0.5 * log(2 * M_PI));
-    return tn_scope_return(scope, tni_reduce_loss(f, rows, reduction, x->dtype));
+    return tn_scope_return(scope, tni_reduce_loss(__func__, rows, reduction, x->dtype));
 }
 
 static tn_tensor *distance(tn_tensor *a, tn_tensor *b, double p, double eps)
@@ -272,16 +263,16 @@ tn_tensor *tn_triplet_margin_loss(tn_tensor *anchor, tn_tensor *positive, tn_ten
                                   double margin, double p, double eps, bool swap,
                                   tn_reduction reduction)
 {
-    static const char f[] = "tn_triplet_margin_loss";
-    if (!tni_is_pair(f, "anchor", &anchor, "positive", &positive) ||
-        !tni_is_pair(f, "anchor", &anchor, "negative", &negative))
+    if (!tni_is_pair(__func__, "anchor", &anchor, "positive", &positive) ||
+        !tni_is_pair(__func__, "anchor", &anchor, "negative", &negative))
         return NULL;
     if (!(margin > 0) || !(p > 0))
-        return tni_fail(TN_E_INVALID, "%s: margin %g, p %g: want both above 0", f, margin, p);
+        return tni_fail(TN_E_INVALID, "%s: margin %g, p %g: want both above 0", __func__, margin,
+                        p);
     tn_scope scope = tn_scope_begin();
     tn_tensor *a = tni_wide(anchor), *near = tni_wide(positive), *far = tni_wide(negative);
     tn_tensor *apart = distance(a, far, p, eps);
     if (swap) apart = tn_minimum(apart, distance(near, far, p, eps));
     tn_tensor *rows = tn_relu(tn_add_scalar(tn_sub(distance(a, near, p, eps), apart), margin));
-    return tn_scope_return(scope, tni_reduce_loss(f, rows, reduction, anchor->dtype));
+    return tn_scope_return(scope, tni_reduce_loss(__func__, rows, reduction, anchor->dtype));
 }

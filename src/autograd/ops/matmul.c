@@ -90,8 +90,7 @@ static tn_status multiply_batches(const tni_call *c, tni_gemm *g)
         g->c = (char *)of_y.data + at.at[0] * (int64_t)item;
         g->a = (const char *)a.data + at.at[1] * (int64_t)item;
         g->b = (const char *)b.data + at.at[2] * (int64_t)item;
-        tn_status status = backend->gemm(g);
-        if (status != TN_OK) return status;
+        TNI_TRY(backend->gemm(g));
         tni_cursor_step(&at, &w, g->batch);
     }
     return TN_OK;
@@ -146,18 +145,9 @@ static tn_status matmul_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op op_matmul = {
-    .name = "matmul",
-    .formula = "C_ij = sum_k A_ik B_kj",
-    .gradient = "dA = dC B^T; dB = A^T dC",
-    .arity = 2,
-    .dtypes = TNI_ONE_FLOAT,
-    .autocast = TNI_CAST_LOW,
-    .reads = { TNI_X(1), TNI_X(0) },
-    .shape = matmul_shape,
-    .forward = matmul_forward,
-    .backward = matmul_backward,
-};
+TNI_OP(matmul, 2, "C_ij = sum_k A_ik B_kj", "dA = dC B^T; dB = A^T dC", matmul_shape,
+       matmul_forward, matmul_backward, .dtypes = TNI_ONE_FLOAT, .autocast = TNI_CAST_LOW,
+       .reads = { TNI_X(1), TNI_X(0) })
 
 /* A vector is a row on the left, a column on the right; the added axis is removed afterwards. */
 tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b)

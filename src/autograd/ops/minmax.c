@@ -50,8 +50,7 @@ static tn_status arg_shape(tni_call *c)
 {
     const tni_reduce_args *args = c->args;
     tni_spec *index = &c->out_spec[c->n_out - 1];
-    tn_status status = tni_reduce_shape(c);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_reduce_shape(c));
     index->shape = c->out_spec[0].shape;
     index->dtype = TN_I64;
     tn_shape kept = tni_kept_shape(&c->in[0]->shape, args->axes);

@@ -67,22 +67,21 @@ tn_tensor *tn_normalize(tn_tensor *x, double p, int axis, double eps)
 
 tn_tensor *tn_cosine_similarity(tn_tensor *a, tn_tensor *b, int axis, double eps)
 {
-    static const char f[] = "tn_cosine_similarity";
     tn_shape both;
     a = tni_autocast_f32(a);
     b = tni_autocast_f32(b);
-    if (!tni_present(f, "a", a) || !tni_present(f, "b", b)) return NULL;
+    if (!tni_present(__func__, "a", a) || !tni_present(__func__, "b", b)) return NULL;
     if (a->dtype != b->dtype || !tn_dtype_is_float(a->dtype))
-        return tni_fail(TN_E_DTYPE, "%s: a is %s, b is %s: want one floating dtype", f,
+        return tni_fail(TN_E_DTYPE, "%s: a is %s, b is %s: want one floating dtype", __func__,
                         tn_dtype_name(a->dtype), tn_dtype_name(b->dtype));
     if (!tni_broadcast(&a->shape, &b->shape, &both))
-        return tni_fail(TN_E_SHAPE, "%s: a %s, b %s: do not broadcast", f, tni_text(a),
+        return tni_fail(TN_E_SHAPE, "%s: a %s, b %s: do not broadcast", __func__, tni_text(a),
                         tni_text(b));
     tn_scope scope = tn_scope_begin();
     tn_tensor *unit[2] = { tni_wide(a), tni_wide(b) };
     for (int i = 0; i < 2; i++) {
         tn_tensor *x = tn_expand(unit[i], both);
-        tn_tensor *norm = x ? tni_reduce_along(&op_norm, f, x, &axis, 1, true, 2) : NULL;
+        tn_tensor *norm = x ? tni_reduce_along(&op_norm, __func__, x, &axis, 1, true, 2) : NULL;
         unit[i] = tn_div(x, tni_raised(norm, eps));
     }
     tn_tensor *y = tn_sum(tn_mul(unit[0], unit[1]), &axis, 1, false);

@@ -27,15 +27,8 @@ static tn_status one_hot_forward(tni_call *c)
         &(tni_copy){ .y = rows_array(c->out[0], 1, count, 0, 0), .x = a.index });
 }
 
-static const tn_op one_hot_op = {
-    .name = "one_hot",
-    .formula = "y = index, 0 <= index < n",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .dense = TNI_X(0),
-    .shape = tni_shape_like_first,
-    .forward = one_hot_forward,
-};
+TNI_OP(one_hot, 1, "y = index, 0 <= index < n", NULL, tni_shape_like_first, one_hot_forward, NULL,
+       .dtypes = TNI_ANY_DTYPE, .dense = TNI_X(0))
 
 /* ---- the largest index ----------------------------------------------------------------------- */
 
@@ -59,7 +52,7 @@ tn_tensor *tn_one_hot(tn_tensor *index, int64_t n)
                   "tn_one_hot: n %" PRId64 ", index %s: want n >= 0, or -1 and at least one index",
                   n, tni_text(index));
     } else if (index && (n >= 0 || (n = number_of_classes(index)) >= 0)) {
-        tn_tensor *ids = tni_apply(&one_hot_op, &n, sizeof n, 1, &index);
+        tn_tensor *ids = tni_apply(&op_one_hot, &n, sizeof n, 1, &index);
         tn_tensor *each = ids ? tni_iota(n, tn_device_of(ids)) : NULL;
         hot = tn_to_dtype(tn_eq(tn_unsqueeze(ids, -1), each), TN_I64);
     }

@@ -168,17 +168,9 @@ static tn_status max_grad_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op op_max_grad = {
-    .name = "max_pool2d_grad",
-    .formula = "dx_i = sum over o with i(o) = i of dy_o",
-    .gradient = "ddy_o = g_i(o); where g is the gradient of dx",
-    .arity = 2,
-    .reads = { TNI_X(1) },
-    .dense = TNI_X(0),
-    .shape = grad_shape,
-    .forward = max_grad_forward,
-    .backward = max_grad_backward,
-};
+TNI_OP_AS(op_max_grad, "max_pool2d_grad", 2, "dx_i = sum over o with i(o) = i of dy_o",
+          "ddy_o = g_i(o); where g is the gradient of dx", grad_shape, max_grad_forward,
+          max_grad_backward, .reads = { TNI_X(1) }, .dense = TNI_X(0))
 
 static tn_status max_backward(tni_grad *g)
 {
@@ -219,33 +211,15 @@ static tn_status avg_grad_forward(tni_call *c)
 }
 
 static const tn_op op_avg_pool2d; /* also of the others: args say which */
-static const tn_op op_avg_grad = {
-    .name = "avg_pool2d_grad",
-    .formula = "dx_i = sum over windows o above i of dy_o / count",
-    .gradient = "ddy_o = (sum of g under window o) / count; where g is the gradient of dx",
-    .arity = 1,
-    .dense = TNI_X(0),
-    .shape = grad_shape,
-    .forward = avg_grad_forward,
-    .backward = tni_transposed,
-    .transpose = &op_avg_pool2d,
-};
+TNI_OP_AS(op_avg_grad, "avg_pool2d_grad", 1, "dx_i = sum over windows o above i of dy_o / count",
+          "ddy_o = (sum of g under window o) / count; where g is the gradient of dx", grad_shape,
+          avg_grad_forward, tni_transposed, .dense = TNI_X(0), .transpose = &op_avg_pool2d)
 
 /* ---- the ops --------------------------------------------------------------------------------- */
 
 #define POOL(name_, formula_, gradient_, kind_, backward_, ...)                                    \
-    static const tn_op op_##name_ = {                                                              \
-        .name = #name_,                                                                            \
-        .formula = formula_,                                                                       \
-        .gradient = gradient_,                                                                     \
-        .arity = 1,                                                                                \
-        .autocast = TNI_CAST_KEEP,                                                                 \
-        .dense = TNI_X(0),                                                                         \
-        .shape = kind_##_shape,                                                                    \
-        .forward = kind_##_forward,                                                                \
-        .backward = backward_,                                                                     \
-        __VA_ARGS__,                                                                               \
-    };
+    TNI_OP(name_, 1, formula_, gradient_, kind_##_shape, kind_##_forward, backward_,               \
+           .autocast = TNI_CAST_KEEP, .dense = TNI_X(0), __VA_ARGS__)
 #define MAXIMUM(name_, of)                                                                         \
     POOL(name_, "y_o = max of x " of, "dx_i = sum of dy_o over windows o whose maximum is x_i",    \
          max, max_backward, .reads = { TNI_SAVED })

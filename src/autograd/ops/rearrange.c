@@ -13,8 +13,7 @@ static bool axis_in(const char *function, const tn_tensor *x, int *axis)
 
 tn_tensor *tn_unflatten(tn_tensor *x, int axis, tn_shape shape)
 {
-    static const char f[] = "tn_unflatten";
-    if (!axis_in(f, x, &axis)) return NULL;
+    if (!axis_in(__func__, x, &axis)) return NULL;
     tn_shape y = x->shape;
     const int64_t whole = x->shape.size[axis];
     int rank = TNI_MIN(shape.rank, TN_MAX_RANK), left = 0; /* the axis whose size is what is left */
@@ -26,9 +25,9 @@ tn_tensor *tn_unflatten(tn_tensor *x, int axis, tn_shape shape)
     }
     if (shape.rank < 1 || tni_shape_numel(&shape) != whole)
         return tni_fail(TN_E_SHAPE, "%s: axis %d of %s as %s: want sizes whose product is %" PRId64,
-                        f, axis, tni_text(x), tni_shape_text(&shape), whole);
+                        __func__, axis, tni_text(x), tni_shape_text(&shape), whole);
     if ((y.rank += shape.rank - 1) > TN_MAX_RANK)
-        return tni_fail(TN_E_SHAPE, "%s: %d axes: want at most %d", f, y.rank, TN_MAX_RANK);
+        return tni_fail(TN_E_SHAPE, "%s: %d axes: want at most %d", __func__, y.rank, TN_MAX_RANK);
     for (int i = 0; i < shape.rank; i++) y.size[axis + i] = shape.size[i];
     for (int i = axis + 1; i < x->shape.rank; i++) y.size[i + shape.rank - 1] = x->shape.size[i];
     return tn_reshape(x, y);
@@ -48,10 +47,9 @@ int tn_unbind(tn_tensor *x, int axis, tn_tensor **out, int max_out)
 
 tn_tensor *tn_diagonal(tn_tensor *x, int64_t k, int axis0, int axis1)
 {
-    static const char f[] = "tn_diagonal";
-    if (!axis_in(f, x, &axis0) || !axis_in(f, x, &axis1)) return NULL;
+    if (!axis_in(__func__, x, &axis0) || !axis_in(__func__, x, &axis1)) return NULL;
     if (axis0 == axis1)
-        return tni_fail(TN_E_INVALID, "%s: axis %d twice of %s: want two axes", f, axis0,
+        return tni_fail(TN_E_INVALID, "%s: axis %d twice of %s: want two axes", __func__, axis0,
                         tni_text(x));
     const int64_t m = x->shape.size[axis0], n = x->shape.size[axis1];
     k = TNI_MIN(TNI_MAX(k, -m), n);
@@ -70,15 +68,14 @@ tn_tensor *tn_diagonal(tn_tensor *x, int64_t k, int axis0, int axis1)
 
 tn_tensor *tn_diag(tn_tensor *x, int64_t k)
 {
-    static const char f[] = "tn_diag";
-    if (!tni_present(f, "x", x)) return NULL;
+    if (!tni_present(__func__, "x", x)) return NULL;
     if (x->shape.rank == 2) return tn_diagonal(x, k, 0, 1);
     const int64_t most = INT32_MAX, n = x->shape.rank ? x->shape.size[0] : 0;
     if (x->shape.rank != 1 || n > most || k < -most || k > most)
         return tni_fail(TN_E_SHAPE,
                         "%s: diagonal %" PRId64 " of %s: want one or two axes, and fewer than 2^31 "
                         "rows",
-                        f, k, tni_text(x));
+                        __func__, k, tni_text(x));
     const int64_t size = n + (k < 0 ? -k : k);
     /* In rows of one more the diagonal is a column. */
     const int64_t row = k < 0 ? -k - 1 : 0, column = k < 0 ? size + 1 + k : k;
@@ -104,15 +101,14 @@ static tn_tensor *roll(tn_tensor *x, int64_t shift, int axis)
 
 tn_tensor *tn_roll(tn_tensor *x, const int64_t *shifts, const int *axes, int n)
 {
-    static const char f[] = "tn_roll";
-    if (!tni_present(f, "x", x)) return NULL;
+    if (!tni_present(__func__, "x", x)) return NULL;
     if (!shifts || n < 1 || n > TN_MAX_RANK || (!axes && n != 1))
         return tni_fail(TN_E_INVALID,
-                        "%s: %d shifts%s: want one for each axis, or one alone for all elements", f,
-                        n, shifts ? axes ? "" : " without axes" : " in NULL");
+                        "%s: %d shifts%s: want one for each axis, or one alone for all elements",
+                        __func__, n, shifts ? axes ? "" : " without axes" : " in NULL");
     int at[TN_MAX_RANK];
     for (int i = 0; axes && i < n; i++)
-        if ((at[i] = tni_axis_of_any(f, axes[i], x->shape.rank)) < 0) return NULL;
+        if ((at[i] = tni_axis_of_any(__func__, axes[i], x->shape.rank)) < 0) return NULL;
     const bool flat = !axes || x->shape.rank == 0;
     tn_scope scope = tn_scope_begin();
     tn_tensor *y = flat ? tn_reshape(x, TN_SHAPE(-1)) : x;
@@ -125,15 +121,15 @@ tn_tensor *tn_roll(tn_tensor *x, const int64_t *shifts, const int *axes, int n)
 
 tn_status tn_meshgrid(tn_tensor *const *x, int n, bool xy, tn_tensor **out)
 {
-    static const char f[] = "tn_meshgrid";
     tn_shape shape = { .rank = n };
     if (!x || !out || n < 1 || n > TN_MAX_RANK)
-        return tni_error(TN_E_INVALID, "%s: %d tensors%s: want 1 to %d, and room for the grids", f,
-                         n, x && out ? "" : ", or NULL", TN_MAX_RANK);
+        return tni_error(TN_E_INVALID, "%s: %d tensors%s: want 1 to %d, and room for the grids",
+                         __func__, n, x && out ? "" : ", or NULL", TN_MAX_RANK);
     for (int i = 0; i < n; i++) {
-        if (!tni_present(f, "x", x[i])) return tni_pending();
+        if (!tni_present(__func__, "x", x[i])) return tni_pending();
         if (x[i]->shape.rank > 1)
-            return tni_error(TN_E_SHAPE, "%s: x[%d] is %s: want one axis", f, i, tni_text(x[i]));
+            return tni_error(TN_E_SHAPE, "%s: x[%d] is %s: want one axis", __func__, i,
+                             tni_text(x[i]));
         shape.size[i] = tni_shape_numel(&x[i]->shape);
     }
     for (int i = 0; i < n; i++) {
@@ -160,15 +156,14 @@ tn_tensor *tn_outer(tn_tensor *a, tn_tensor *b)
 
 tn_tensor *tn_repeat_interleave(tn_tensor *x, int64_t count, int axis)
 {
-    static const char f[] = "tn_repeat_interleave";
-    if (!axis_in(f, x, &axis)) return NULL;
+    if (!axis_in(__func__, x, &axis)) return NULL;
     tn_shape shape = x->shape;
     if (count < 0 || __builtin_mul_overflow(shape.size[axis], count, &shape.size[axis]) ||
         tni_shape_numel(&shape) < 0)
         return tni_fail(TN_E_SHAPE,
                         "%s: %" PRId64 " times along axis %d of %s: want 0 and up, and fewer than "
                         "2^63 elements",
-                        f, count, axis, tni_text(x));
+                        __func__, count, axis, tni_text(x));
     rows_sizes s = rows_around(&x->shape, axis);
     tn_scope scope = tn_scope_begin();
     tn_tensor *y = tn_reshape(x, TN_SHAPE(s.n, s.c, 1, s.d));

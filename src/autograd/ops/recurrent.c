@@ -310,8 +310,7 @@ static tn_status fused_backward(tni_grad *g)
     if (!make_room(args->low != TN_F32, all, args->low, device, &p.low) || !p.da || !p.ds ||
         !p.dh || (lstm && !p.dc))
         return tni_pending();
-    tn_status status = steps_backward(args, &p);
-    if (status != TN_OK) return status;
+    TNI_TRY(steps_backward(args, &p));
     tn_tensor *ds = tni_none(p.low) ? p.ds : p.low;
     tn_tensor *da = tni_as_rows(gru ? lowered(args, p.da) : ds);
     if (g->need[X]) g->dx[X] = tn_reshape(tn_matmul(da, lowered(args, x[W_IH])), g->in[X].shape);
@@ -406,37 +405,21 @@ static tn_status recurrent_backward(tni_grad *g)
 /* ---- the ops --------------------------------------------------------------------------------- */
 
 #define READS ((TNI_X(INPUTS) - 1) | TNI_Y | TNI_SAVED)
-#define RECURRENT(inputs)                                                                          \
-    .arity = (inputs), .dtypes = TNI_ANY_DTYPE, .autocast = TNI_CAST_KEEP,                         \
-    .optional = TNI_X(H0) | TNI_X(B_IH) | TNI_X(B_HH) | TNI_X(C0),                                 \
-    .reads = { READS, READS, READS, READS, READS, READS, READS }, .dense = TNI_ALL_X,              \
-    .shape = recurrent_shape, .forward = recurrent_forward, .backward = recurrent_backward
-
 #define GRADIENT                                                                                   \
     "dx = da W_ih; dh0 = ds_1 W_hh; dW_ih = sum_t da_t^T x_t; dW_hh = sum_t ds_t^T h_(t-1); "      \
     "db_ih = sum_t da_t; db_hh = sum_t ds_t; "
-
-static const tn_op rnn_op = {
-    .name = "rnn",
-    .formula = "h_t = tanh or relu(W_ih x_t + b_ih + W_hh h_(t-1) + b_hh)",
-    .gradient = GRADIENT "where da_t = ds_t = (dy_t + ds_(t+1) W_hh) slope(h_t)",
-    RECURRENT(C0),
-};
-
-static const tn_op gru_op = {
-    .name = "gru",
-    .formula = "h_t = n + z (h_(t-1) - n), r, z = sigmoid(a_t + s_t), n = tanh(a_t + r s_t)",
-    .gradient = GRADIENT "where a_t = W_ih x_t + b_ih, s_t = W_hh h_(t-1) + b_hh",
-    RECURRENT(C0),
-};
-
-static const tn_op lstm_op = {
-    .name = "lstm",
-    .formula = "h_t = o tanh(c_t), c_t = f c_(t-1) + i g, i, f, o = sigmoid(a_t), g = tanh(a_t)",
-    .gradient = GRADIENT "dc0 = f_1 dc_1; "
-                         "where a_t = W_ih x_t + b_ih + W_hh h_(t-1) + b_hh, ds_t = da_t",
-    RECURRENT(INPUTS),
-};
+#define RECURRENT(name, inputs, formula, gradient)                                                 \
+    TNI_OP(name, inputs, formula, GRADIENT gradient, recurrent_shape, recurrent_forward,           \
+           recurrent_backward, .dtypes = TNI_ANY_DTYPE, .autocast = TNI_CAST_KEEP,                 \
+           .optional = TNI_X(H0) | TNI_X(B_IH) | TNI_X(B_HH) | TNI_X(C0),                          \
+           .reads = { READS, READS, READS, READS, READS, READS, READS }, .dense = TNI_ALL_X)
+RECURRENT(rnn, C0, "h_t = tanh or relu(W_ih x_t + b_ih + W_hh h_(t-1) + b_hh)",
+          "where da_t = ds_t = (dy_t + ds_(t+1) W_hh) slope(h_t)")
+RECURRENT(gru, C0, "h_t = n + z (h_(t-1) - n), r, z = sigmoid(a_t + s_t), n = tanh(a_t + r s_t)",
+          "where a_t = W_ih x_t + b_ih, s_t = W_hh h_(t-1) + b_hh")
+RECURRENT(lstm, INPUTS,
+          "h_t = o tanh(c_t), c_t = f c_(t-1) + i g, i, f, o = sigmoid(a_t), g = tanh(a_t)",
+          "dc0 = f_1 dc_1; where a_t = W_ih x_t + b_ih + W_hh h_(t-1) + b_hh, ds_t = da_t")
 
 /* Zeros for a state that is not given, if its shape can be told from the others. */
 static tn_tensor *first_state(tn_tensor *state, const tn_tensor *x, const tn_tensor *w_hh)
@@ -477,7 +460,7 @@ tn_tensor *tn_rnn(tn_tensor *x, tn_tensor *h0, tn_tensor *w_ih, tn_tensor *w_hh,
 {
     tn_tensor *in[] = { x, h0, w_ih, w_hh, b_ih, b_hh }, *y;
     recurrent_args args = { .kind = relu ? TNI_RELU_CELL : TNI_TANH_CELL, .reverse = reverse };
-    return apply(&rnn_op, args, in, 1, &y) == TN_OK ? y : NULL;
+    return apply(&op_rnn, args, in, 1, &y) == TN_OK ? y : NULL;
 }
 
 tn_tensor *tn_gru(tn_tensor *x, tn_tensor *h0, tn_tensor *w_ih, tn_tensor *w_hh, tn_tensor *b_ih,
@@ -485,7 +468,7 @@ tn_tensor *tn_gru(tn_tensor *x, tn_tensor *h0, tn_tensor *w_ih, tn_tensor *w_hh,
 {
     tn_tensor *in[] = { x, h0, w_ih, w_hh, b_ih, b_hh }, *y;
     recurrent_args args = { .kind = TNI_GRU_CELL, .reverse = reverse };
-    return apply(&gru_op, args, in, 1, &y) == TN_OK ? y : NULL;
+    return apply(&op_gru, args, in, 1, &y) == TN_OK ? y : NULL;
 }
 
 tn_tensor *tn_lstm(tn_tensor *x, tn_tensor *h0, tn_tensor *c0, tn_tensor *w_ih, tn_tensor *w_hh,
@@ -494,7 +477,7 @@ tn_tensor *tn_lstm(tn_tensor *x, tn_tensor *h0, tn_tensor *c0, tn_tensor *w_ih, 
     tn_tensor *in[] = { x, h0, w_ih, w_hh, b_ih, b_hh, c0 }, *out[2];
     recurrent_args args = { .kind = TNI_LSTM_CELL, .reverse = reverse };
     if (c_n) *c_n = NULL;
-    if (apply(&lstm_op, args, in, 2, out) != TN_OK) return NULL;
+    if (apply(&op_lstm, args, in, 2, out) != TN_OK) return NULL;
     if (c_n) *c_n = out[1];
     return out[0];
 }

@@ -220,15 +220,13 @@ TNI_REDUCE_OP(var, TNI_REDUCE_REAL, "y = sum (x - mean x)^2 / (n - correction)",
 TNI_REDUCE_OP(std, TNI_REDUCE_REAL, "y = (sum (x - mean x)^2 / (n - correction))^(1/2)",
               "dx = dy (x - mean x) / ((n - correction) y)", TNI_X(0) | TNI_Y, std_backward)
 
-tn_tensor *tn_var(tn_tensor *x, const int *axes, int n_axes, double correction, bool keepdim)
-{
-    return tni_reduce_along(&op_var, "tn_var", x, axes, n_axes, keepdim, correction);
-}
-
-tn_tensor *tn_std(tn_tensor *x, const int *axes, int n_axes, double correction, bool keepdim)
-{
-    return tni_reduce_along(&op_std, "tn_std", x, axes, n_axes, keepdim, correction);
-}
+#define SPREAD(tn_name, name)                                                                      \
+    tn_tensor *tn_name(tn_tensor *x, const int *axes, int n_axes, double correction, bool keepdim) \
+    {                                                                                              \
+        return tni_reduce_along(&op_##name, #tn_name, x, axes, n_axes, keepdim, correction);       \
+    }
+SPREAD(tn_var, var)
+SPREAD(tn_std, std)
 
 /* ---- prod ------------------------------------------------------------------------------------ */
 

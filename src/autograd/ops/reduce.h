@@ -50,16 +50,8 @@ tn_tensor *tni_shared_gradient(const tni_grad *g, tn_tensor *dy, tn_tensor *equa
 #define TNI_REDUCE_OP_BY(name_, function_, kind_, cast_, formula_, gradient_, reads_, shape_,      \
                          forward_, backward_)                                                      \
     static const tni_reduce_op op_##name_ = {                                                      \
-        .op = { .name = #name_,                                                                    \
-                .formula = formula_,                                                               \
-                .gradient = gradient_,                                                             \
-                .arity = 1,                                                                        \
-                .dtypes = TNI_ANY_DTYPE,                                                           \
-                .autocast = cast_,                                                                 \
-                .reads = { reads_ },                                                               \
-                .shape = shape_,                                                                   \
-                .forward = forward_,                                                               \
-                .backward = backward_ },                                                           \
+        .op = { TNI_OP_FIELDS(#name_, 1, formula_, gradient_, shape_, forward_, backward_,         \
+                              .dtypes = TNI_ANY_DTYPE, .autocast = cast_, .reads = { reads_ }) },  \
         .function = function_,                                                                     \
         .kind = kind_,                                                                             \
     };

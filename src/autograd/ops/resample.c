@@ -207,17 +207,9 @@ static tn_status mapped_backward(tni_grad *g)
 }
 
 #define MAPPED(op_name, name_, formula_)                                                           \
-    static const tn_op op_name = {                                                                 \
-        .name = name_,                                                                             \
-        .formula = "y_o = " formula_,                                                              \
-        .gradient = "dx_i = sum over o of w_oi dy_o; where w_oi is x_i's weight in y_o",           \
-        .arity = 1,                                                                                \
-        .autocast = TNI_CAST_KEEP,                                                                 \
-        .dense = TNI_X(0),                                                                         \
-        .shape = mapped_shape,                                                                     \
-        .forward = mapped_forward,                                                                 \
-        .backward = mapped_backward,                                                               \
-    };
+    TNI_OP_AS(op_name, name_, 1, "y_o = " formula_,                                                \
+              "dx_i = sum over o of w_oi dy_o; where w_oi is x_i's weight in y_o", mapped_shape,   \
+              mapped_forward, mapped_backward, .autocast = TNI_CAST_KEEP, .dense = TNI_X(0))
 MAPPED(op_interpolate, "interpolate", "sum of w_oi x_i over the i around o's place")
 MAPPED(op_pad_own, "pad", "x_i; where i is o - before, brought into x by the mode")
 
@@ -249,10 +241,9 @@ static bool place(const tn_tensor *x, const tn_interpolate_spec *s, int i, axis_
     double scale = s->scale[i] != 0 ? s->scale[i] : s->scale[0];
     double out = scale != 0 ? floor((double)in * scale) : (double)size;
     if (in < 1 || !(out >= 1 && out <= INT32_MAX))
-        return tni_false(tni_error(TN_E_SHAPE,
-                                   "tn_interpolate: axis %d of %s to size %g: want 1 to %d from at "
-                                   "least 1",
-                                   2 + i, tni_text(x), out, INT32_MAX));
+        return tni_false(tni_error(
+            TN_E_SHAPE, "tn_interpolate: axis %d of %s to size %g: want 1 to %d from at least 1",
+            2 + i, tni_text(x), out, INT32_MAX));
     *m = (axis_map){ .placed = true, .mode = s->mode, .in = in, .out = (int64_t)out };
     m->align_corners = s->align_corners, m->antialias = s->antialias;
     bool flat = s->mode == TN_NEAREST && x->shape.rank == 4;
@@ -279,9 +270,9 @@ tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_spec spec)
         ((spec.align_corners || spec.antialias) && !smooth))
         return tni_fail(
             TN_E_INVALID,
-            "tn_interpolate: x %s, size %" PRId64 ", scale %g, mode %d%s%s: want size or "
-            "scale, and a tn_interpolate_mode; cubic and antialias for [N,C,H,W] alone, "
-            "align_corners and antialias with linear or cubic",
+            "tn_interpolate: x %s, size %" PRId64
+            ", scale %g, mode %d%s%s: want size or scale, and a tn_interpolate_mode; cubic and "
+            "antialias for [N,C,H,W] alone, align_corners and antialias with linear or cubic",
             tni_text(x), spec.size[0], spec.scale[0], (int)spec.mode,
             spec.align_corners ? ", align_corners" : "", spec.antialias ? ", antialias" : "");
     for (int i = 0; i < n; i++)
@@ -345,16 +336,8 @@ static tn_status pad_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op op_pad = {
-    .name = "pad",
-    .formula = "y_o = x_(o - before) where x has it, else value",
-    .gradient = "dx_i = dy_(i + before)",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .shape = pad_shape,
-    .forward = pad_forward,
-    .backward = pad_backward,
-};
+TNI_OP(pad, 1, "y_o = x_(o - before) where x has it, else value", "dx_i = dy_(i + before)",
+       pad_shape, pad_forward, pad_backward, .dtypes = TNI_ANY_DTYPE)
 
 /* Whether PyTorch takes these numbers; sets what the axis becomes. */
 static bool fits(axis_map *m)

@@ -65,22 +65,14 @@ static tn_status rotary_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op rotary_op = {
-    .name = "rotary",
-    .formula = "y = (a c - b s, b c + a s) of pairs (a, b) of x",
-    .gradient = "dx = (a c + b s, b c - a s); where (a, b) are pairs of dy",
-    .arity = 3,
-    .dtypes = TNI_MIXED_FLOAT,
-    .autocast = TNI_CAST_KEEP,
-    .reads = { TNI_X(1) | TNI_X(2), 0, 0 },
-    .shape = rotary_shape,
-    .forward = rotary_forward,
-    .backward = rotary_backward,
-};
+TNI_OP(rotary, 3, "y = (a c - b s, b c + a s) of pairs (a, b) of x",
+       "dx = (a c + b s, b c - a s); where (a, b) are pairs of dy", rotary_shape, rotary_forward,
+       rotary_backward, .dtypes = TNI_MIXED_FLOAT, .autocast = TNI_CAST_KEEP,
+       .reads = { TNI_X(1) | TNI_X(2), 0, 0 })
 
 static tn_tensor *turned(tn_tensor *x, tn_tensor *cosine, tn_tensor *sine, rotary_args args)
 {
-    return tni_apply(&rotary_op, &args, sizeof args, 3, (tn_tensor *[]){ x, cosine, sine });
+    return tni_apply(&op_rotary, &args, sizeof args, 3, (tn_tensor *[]){ x, cosine, sine });
 }
 
 tn_tensor *tn_rotary(tn_tensor *x, tn_tensor *cosine, tn_tensor *sine, bool interleaved)

@@ -70,7 +70,7 @@ tn_tensor *tni_scatter_into(tn_tensor *x, int axis, tn_tensor *index, tn_tensor 
 tn_tensor *tni_take_add_at(tn_tensor *y, int axis, tn_tensor *index, const tn_shape *shape);
 /* x's slices along axis 0 at an i64 index of any shape. */
 tn_tensor *tni_take_at(tn_tensor *x, tn_tensor *index);
-/* Ids of classes or rows as i64: they may be u8, too. */
+/* Ids of classes or rows, or lengths, as i64: they may be u8, too. */
 tn_tensor *tni_ids_arg(const char *function, const char *what, tn_tensor *ids);
 /* 0..n-1 as i64, made on the device. */
 tn_tensor *tni_iota(int64_t n, tn_device device);

@@ -61,16 +61,8 @@ static tn_status write_backward(tni_grad *g)
 }
 
 #define SCATTER(name_, formula_, gradient_, reads_0, backward_)                                    \
-    static const tn_op name_##_op = {                                                              \
-        .name = #name_,                                                                            \
-        .formula = formula_,                                                                       \
-        .gradient = gradient_,                                                                     \
-        .arity = 3,                                                                                \
-        .reads = { reads_0, 0, TNI_X(1) },                                                         \
-        .shape = scatter_shape,                                                                    \
-        .forward = scatter_forward,                                                                \
-        .backward = backward_,                                                                     \
-    };
+    TNI_OP(name_, 3, formula_, gradient_, scatter_shape, scatter_forward, backward_,               \
+           .reads = { reads_0, 0, TNI_X(1) })
 SCATTER(scatter_add, "y = x; y[index[i][j]][j] += source[i][j] for axis 0",
         "dx = dy; -; dsource[i][j] = dy[index[i][j]][j]", 0, add_backward)
 SCATTER(scatter, "y = x; y[index[i][j]][j] = source[i][j] for axis 0",
@@ -98,7 +90,7 @@ tn_tensor *tni_scatter_into(tn_tensor *x, int axis, tn_tensor *index, tn_tensor 
     if (how == TNI_SET && x && source && !tn_dtype_is_float(x->dtype) && x->dtype == source->dtype)
         return write_numbered(x, axis, index, source);
     tn_tensor *y =
-        tni_apply(how == TNI_ADD ? &scatter_add_op : &scatter_op, &args, sizeof args, 3, in);
+        tni_apply(how == TNI_ADD ? &op_scatter_add : &op_scatter, &args, sizeof args, 3, in);
     return y && tni_autocasting == TN_F32 ? tn_to_dtype(y, x->dtype) : y;
 }
 
@@ -129,10 +121,9 @@ tn_tensor *tn_scatter(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *sourc
 
 tn_tensor *tn_index_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source)
 {
-    static const char f[] = "tn_index_add";
-    if (!tni_present(f, "x", x) || !tni_present(f, "source", source)) return NULL;
-    if (!(index = tni_index_arg(f, "index", index))) return NULL;
-    if ((axis = tni_axis(f, axis, x->shape.rank)) < 0) return NULL;
+    if (!tni_present(__func__, "x", x) || !tni_present(__func__, "source", source)) return NULL;
+    if (!(index = tni_index_arg(__func__, "index", index))) return NULL;
+    if ((axis = tni_axis(__func__, axis, x->shape.rank)) < 0) return NULL;
     tn_shape want = x->shape;
     want.size[axis] = tni_shape_numel(&index->shape);
     if (index->shape.rank != 1 || !tni_shape_equal(&source->shape, &want) ||
@@ -140,11 +131,11 @@ tn_tensor *tn_index_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *sou
         return tni_fail(TN_E_SHAPE,
                         "%s: x %s of %s, index %s, source %s of %s: want an index [n] and a source "
                         "like x, but n along axis %d",
-                        f, tni_text(x), tn_dtype_name(x->dtype), tni_text(index), tni_text(source),
-                        tn_dtype_name(source->dtype), axis);
+                        __func__, tni_text(x), tn_dtype_name(x->dtype), tni_text(index),
+                        tni_text(source), tn_dtype_name(source->dtype), axis);
     tn_scope scope = tn_scope_begin();
     tn_tensor *sum = tn_add(x, tni_take_add_at(source, axis, index, &x->shape));
-    if (!sum && tn_error_status() == TN_E_INDEX) tni_disregard(tni_error_prefix("%s: ", f));
+    if (!sum && tn_error_status() == TN_E_INDEX) tni_disregard(tni_error_prefix("%s: ", __func__));
     return tn_scope_return(scope, tn_to_dtype(sum, x->dtype));
 }
 
@@ -192,17 +183,16 @@ static tn_tensor *masked_scatter(tn_tensor *x, tn_tensor *mask, tn_tensor *sourc
 
 tn_tensor *tn_masked_scatter(tn_tensor *x, tn_tensor *mask, tn_tensor *source)
 {
-    static const char f[] = "tn_masked_scatter";
-    if (!tni_present(f, "x", x) || !tni_present(f, "mask", mask) ||
-        !tni_present(f, "source", source))
+    if (!tni_present(__func__, "x", x) || !tni_present(__func__, "mask", mask) ||
+        !tni_present(__func__, "source", source))
         return NULL;
     if (mask->dtype != TN_BOOL || source->dtype != x->dtype)
         return tni_fail(TN_E_DTYPE, "%s: x %s, mask %s, source %s: want a bool mask and one dtype",
-                        f, tn_dtype_name(x->dtype), tn_dtype_name(mask->dtype),
+                        __func__, tn_dtype_name(x->dtype), tn_dtype_name(mask->dtype),
                         tn_dtype_name(source->dtype));
     tn_scope scope = tn_scope_begin();
     tn_tensor *y = masked_scatter(x, mask, source);
     if (!y && tn_error_status() == TN_E_INDEX)
-        tni_disregard(tni_error_prefix("%s: more places are true than source has: ", f));
+        tni_disregard(tni_error_prefix("%s: more places are true than source has: ", __func__));
     return tn_scope_return(scope, y);
 }

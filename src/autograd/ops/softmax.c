@@ -29,8 +29,7 @@ static tn_status softmax_forward(tni_call *c)
 static tn_status softmax_backward(tni_grad *g)
 {
     const softmax_args *args = g->args;
-    tn_status status = tni_widen_grad(g);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_widen_grad(g));
     if (args->log) {
         tn_tensor *sum = tn_sum(g->dy, TN_AXES(-1), true);
         g->dx[0] = tn_sub(g->dy, tn_mul(tn_exp(g->y), sum));
@@ -53,25 +52,15 @@ static tn_status softmax_kernel_grad(tni_grad *g)
 }
 
 #define SOFTMAX(name_, formula_, gradient_)                                                        \
-    static const tn_op name_##_op = {                                                              \
-        .name = #name_,                                                                            \
-        .formula = formula_,                                                                       \
-        .gradient = gradient_,                                                                     \
-        .arity = 1,                                                                                \
-        .reads = { TNI_Y },                                                                        \
-        .dense = TNI_X(0),                                                                         \
-        .dense_grad = TNI_DY,                                                                      \
-        .shape = tni_shape_like_first,                                                             \
-        .forward = softmax_forward,                                                                \
-        .backward = softmax_backward,                                                              \
-        .kernel_grad = softmax_kernel_grad,                                                        \
-    };
+    TNI_OP(name_, 1, formula_, gradient_, tni_shape_like_first, softmax_forward, softmax_backward, \
+           .reads = { TNI_Y }, .dense = TNI_X(0), .dense_grad = TNI_DY,                            \
+           .kernel_grad = softmax_kernel_grad)
 SOFTMAX(softmax, "y_i = exp(x_i - max x) / sum_j exp(x_j - max x)", "dx = y (dy - sum_j dy_j y_j)")
 SOFTMAX(log_softmax, "y_i = x_i - max x - log sum_j exp(x_j - max x)", "dx = dy - e^y sum_j dy_j")
 
 static tn_tensor *along_axis(const tn_op *op, const char *function, tn_tensor *x, int axis)
 {
-    softmax_args args = { .log = op == &log_softmax_op };
+    softmax_args args = { .log = op == &op_log_softmax };
     if (!x) return tni_poisoned(function, "x");
     int rank = x->shape.rank;
     axis = tni_axis_of_any(function, axis, rank);
@@ -83,16 +72,16 @@ static tn_tensor *along_axis(const tn_op *op, const char *function, tn_tensor *x
 
 tn_tensor *tn_softmax(tn_tensor *x, int axis)
 {
-    return along_axis(&softmax_op, "tn_softmax", x, axis);
+    return along_axis(&op_softmax, "tn_softmax", x, axis);
 }
 
 tn_tensor *tni_softmax_seen(tn_tensor *scores)
 {
     softmax_args args = { .seen = true };
-    return tni_apply(&softmax_op, &args, sizeof args, 1, &scores);
+    return tni_apply(&op_softmax, &args, sizeof args, 1, &scores);
 }
 
 tn_tensor *tn_log_softmax(tn_tensor *x, int axis)
 {
-    return along_axis(&log_softmax_op, "tn_log_softmax", x, axis);
+    return along_axis(&op_log_softmax, "tn_log_softmax", x, axis);
 }

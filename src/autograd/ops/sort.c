@@ -35,14 +35,8 @@ static tn_status order_forward(tni_call *c)
     return tni_backend_of(c->in[0])->order(&a);
 }
 
-static const tn_op order_op = {
-    .name = "order",
-    .formula = "y_j = where number j in order is",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .shape = order_shape,
-    .forward = order_forward,
-};
+TNI_OP(order, 1, "y_j = where number j in order is", NULL, order_shape, order_forward, NULL,
+       .dtypes = TNI_ANY_DTYPE)
 
 tn_tensor *tni_ordered(const char *function, tn_tensor *x, const int64_t *k, int *axis,
                        bool descending)
@@ -56,7 +50,7 @@ tn_tensor *tni_ordered(const char *function, tn_tensor *x, const int64_t *k, int
     if (args.k < least || args.k > n)
         return tni_fail(TN_E_INVALID, "%s: k %" PRId64 ", %s, axis %d: want %" PRId64 "..%" PRId64,
                         function, args.k, tni_text(x), *axis, least, n);
-    return tni_apply(&order_op, &args, sizeof args, 1, &x);
+    return tni_apply(&op_order, &args, sizeof args, 1, &x);
 }
 
 /* The elements at `at`, and where they were, which is handed over if it is wanted. */

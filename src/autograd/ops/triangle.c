@@ -45,26 +45,17 @@ static tn_status triangle_forward(tni_call *c)
     tni_array from = rows;
     from.data = (char *)vector.data + (m - 1);
     from.stride[0] = -1;
-    tn_status status = blocked(c, m, &vector);
-    if (!status) status = backend->copy(&(tni_copy){ .y = rows, .x = from });
-    if (status) return status;
+    TNI_TRY(blocked(c, m, &vector));
+    TNI_TRY(backend->copy(&(tni_copy){ .y = rows, .x = from }));
     return backend->binary(
         &(tni_binary){ TNI_B_masked_fill, .y = tni_array_of(c->out[0]), .a = tni_array_of(x),
                        .b = tni_array_expand(mask, &x->shape), .p = (double[]){ 0 } });
 }
 
 #define TRIANGLE(name_, holds)                                                                     \
-    static const tn_op op_##name_ = {                                                              \
-        .name = #name_,                                                                            \
-        .formula = "y[i,j] = " holds " ? x[i,j] : 0",                                              \
-        .gradient = "dx[i,j] = " holds " ? dy[i,j] : 0",                                           \
-        .arity = 1,                                                                                \
-        .dtypes = TNI_ANY_DTYPE,                                                                   \
-        .shape = tni_shape_like_first,                                                             \
-        .forward = triangle_forward,                                                               \
-        .backward = tni_transposed,                                                                \
-        .transpose = &op_##name_,                                                                  \
-    };
+    TNI_OP(name_, 1, "y[i,j] = " holds " ? x[i,j] : 0", "dx[i,j] = " holds " ? dy[i,j] : 0",       \
+           tni_shape_like_first, triangle_forward, tni_transposed, .dtypes = TNI_ANY_DTYPE,        \
+           .transpose = &op_##name_)
 TRIANGLE(tril, "j - i <= k")
 TRIANGLE(triu, "j - i >= k")
 

@@ -218,17 +218,10 @@ enum { X = TNI_X(0), Y = TNI_Y };
         return composed_;                                                                          \
     }                                                                                              \
     static const unary_op op_##name_ = {                                                           \
-        .op = { .name = #name_,                                                                    \
-                .formula = formula_,                                                               \
-                .gradient = gradient_,                                                             \
-                .arity = 1,                                                                        \
-                .dtypes = TNI_ANY_DTYPE,                                                           \
-                .autocast = (kind_)&STEEP ? TNI_CAST_F32 : TNI_CAST_AUTO,                          \
-                .recompute = ((kind_)&RECOMPUTE) ? 1 : 0,                                          \
-                .reads = { reads_ },                                                               \
-                .shape = unary_shape,                                                              \
-                .forward = unary_forward,                                                          \
-                .backward = ((kind_)&CONSTANT) ? NULL : unary_backward },                          \
+        .op = { TNI_OP_FIELDS(#name_, 1, formula_, gradient_, unary_shape, unary_forward,          \
+                              ((kind_)&CONSTANT) ? NULL : unary_backward, .dtypes = TNI_ANY_DTYPE, \
+                              .autocast = (kind_)&STEEP ? TNI_CAST_F32 : TNI_CAST_AUTO,            \
+                              .recompute = ((kind_)&RECOMPUTE) ? 1 : 0, .reads = { reads_ }) },    \
         .function = TNI_U_##name_,                                                                 \
         .grad = grad_,                                                                             \
         .kind = (kind_)&KIND,                                                                      \

@@ -8,16 +8,8 @@
 #include "autograd/notify.h"
 
 #define VIEW(name_, formula_, gradient_, backward_)                                                \
-    static const tn_op op_##name_ = {                                                              \
-        .name = #name_,                                                                            \
-        .formula = formula_,                                                                       \
-        .gradient = gradient_,                                                                     \
-        .arity = 1,                                                                                \
-        .dtypes = TNI_ANY_DTYPE,                                                                   \
-        .view = true,                                                                              \
-        .shape = name_##_shape,                                                                    \
-        .backward = backward_,                                                                     \
-    };
+    TNI_OP(name_, 1, formula_, gradient_, name_##_shape, NULL, backward_, .dtypes = TNI_ANY_DTYPE, \
+           .view = true)
 
 /* The result; size and stride are still to be set. */
 static tni_spec *result_of(tni_call *c)
@@ -124,8 +116,7 @@ fail:
     if (tni_size_failed("tn_reshape", shape) != TN_OK) return false;
     tni_error(TN_E_SHAPE,
               "tn_reshape: %s to %s: want the same number of elements (%" PRId64
-              "), at most %d axes, "
-              "at most one -1",
+              "), at most %d axes, at most one -1",
               tni_text(x), tni_shape_text(shape), n, TN_MAX_RANK);
     return false;
 }
@@ -278,10 +269,10 @@ tn_tensor *tn_expand(tn_tensor *x, tn_shape shape)
     }
     if (lead < 0 && tni_size_failed("tn_expand", &shape) != TN_OK) return NULL;
     if (lead < 0)
-        return tni_fail(TN_E_SHAPE,
-                        "tn_expand: %s to %s: want its sizes at the end, with only those of 1 "
-                        "stretched",
-                        tni_text(x), tni_shape_text(&shape));
+        return tni_fail(
+            TN_E_SHAPE,
+            "tn_expand: %s to %s: want its sizes at the end, with only those of 1 stretched",
+            tni_text(x), tni_shape_text(&shape));
     if (tni_shape_fits("tn_expand", &full) != TN_OK) return NULL;
     return tni_apply(&op_expand, &full, sizeof full, 1, &x);
 }
@@ -353,17 +344,9 @@ static tn_status slice_grad_forward(tni_call *c)
     return status == TN_OK ? backend->copy(&(tni_copy){ .y = part, .x = dy }) : status;
 }
 
-static const tn_op op_slice_grad = {
-    .name = "slice_grad",
-    .formula = "y = 0 but y[start + i step] = x[i]",
-    .gradient = "dx[i] = dy[start + i step]",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .shape = slice_grad_shape,
-    .forward = slice_grad_forward,
-    .backward = tni_transposed,
-    .transpose = &op_slice,
-};
+TNI_OP(slice_grad, 1, "y = 0 but y[start + i step] = x[i]", "dx[i] = dy[start + i step]",
+       slice_grad_shape, slice_grad_forward, tni_transposed, .dtypes = TNI_ANY_DTYPE,
+       .transpose = &op_slice)
 
 static tn_tensor *slice(tn_tensor *x, int axis, int64_t start, int64_t step, int64_t n)
 {
@@ -454,11 +437,11 @@ int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out)
     int64_t whole = x->shape.size[args.axis];
     int64_t n = size > 0 ? whole / size + (whole % size != 0) : 0;
     if (size < 1 || n > max_out)
-        return tni_minus_one(tni_error(TN_E_SHAPE,
-                                       "tn_split: %s in pieces of %" PRId64
-                                       " along axis %d, room for %d: want 1 or more "
-                                       "each, and room for all",
-                                       tni_text(x), size, args.axis, max_out));
+        return tni_minus_one(
+            tni_error(TN_E_SHAPE,
+                      "tn_split: %s in pieces of %" PRId64
+                      " along axis %d, room for %d: want 1 or more each, and room for all",
+                      tni_text(x), size, args.axis, max_out));
     if (n == 0) { /* an empty axis is one empty piece, as in PyTorch */
         args.size = 0;
         n = 1;

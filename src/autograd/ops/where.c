@@ -23,9 +23,8 @@ static tn_status shape_of_three(tni_call *c)
     const char *what = chooses ? "condition" : "weight";
     tni_spec *y = &c->out_spec[0];
     tn_shape both;
-    tn_status status = chooses ? wanted_bool(c, what, third) : TN_OK;
-    if (!status) status = tni_broadcast_inputs(c, chooses, chooses + 1, &both);
-    if (status) return status;
+    TNI_TRY(chooses ? wanted_bool(c, what, third) : TN_OK);
+    TNI_TRY(tni_broadcast_inputs(c, chooses, chooses + 1, &both));
     if (!tni_broadcast(&third->shape, &both, &y->shape))
         return tni_op_error(c, TN_E_SHAPE, "%s %s, choices %s: do not broadcast", what,
                             tni_text(third), tni_shape_text(&both));
@@ -50,17 +49,9 @@ static tn_status where_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op op_where = {
-    .name = "where",
-    .formula = "y = condition ? a : b",
-    .gradient = "-; da = condition ? dy : 0; db = condition ? 0 : dy",
-    .arity = 3,
-    .dtypes = TNI_ANY_DTYPE,
-    .reads = { 0, TNI_X(0), TNI_X(0) },
-    .shape = shape_of_three,
-    .forward = of_three,
-    .backward = where_backward,
-};
+TNI_OP(where, 3, "y = condition ? a : b", "-; da = condition ? dy : 0; db = condition ? 0 : dy",
+       shape_of_three, of_three, where_backward, .dtypes = TNI_ANY_DTYPE,
+       .reads = { 0, TNI_X(0), TNI_X(0) })
 
 tn_tensor *tn_where(tn_tensor *condition, tn_tensor *a, tn_tensor *b)
 {
@@ -75,17 +66,9 @@ static tn_status lerp_by_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op op_lerp_by = {
-    .name = "lerp_by",
-    .formula = "y = a + w (b - a)",
-    .gradient = "da = (1 - w) dy; db = w dy; dw = (b - a) dy",
-    .arity = 3,
-    .autocast = TNI_CAST_KEEP,
-    .reads = { TNI_X(2), TNI_X(2), TNI_X(0) | TNI_X(1) },
-    .shape = shape_of_three,
-    .forward = of_three,
-    .backward = lerp_by_backward,
-};
+TNI_OP(lerp_by, 3, "y = a + w (b - a)", "da = (1 - w) dy; db = w dy; dw = (b - a) dy",
+       shape_of_three, of_three, lerp_by_backward, .autocast = TNI_CAST_KEEP,
+       .reads = { TNI_X(2), TNI_X(2), TNI_X(0) | TNI_X(1) })
 
 tn_tensor *tn_lerp_by(tn_tensor *a, tn_tensor *b, tn_tensor *weight)
 {
@@ -106,15 +89,9 @@ static tn_status masked_fill_backward(tni_grad *g)
 }
 
 static const tni_binary_op op_masked_fill = {
-    .op = { .name = "masked_fill",
-            .formula = "y = mask ? value : x",
-            .gradient = "dx = mask ? 0 : dy",
-            .arity = 2,
-            .dtypes = TNI_ANY_DTYPE,
-            .reads = { TNI_X(1) },
-            .shape = masked_fill_shape,
-            .forward = tni_binary_forward,
-            .backward = masked_fill_backward },
+    .op = { TNI_OP_FIELDS("masked_fill", 2, "y = mask ? value : x", "dx = mask ? 0 : dy",
+                          masked_fill_shape, tni_binary_forward, masked_fill_backward,
+                          .dtypes = TNI_ANY_DTYPE, .reads = { TNI_X(1) }) },
     .function = TNI_B_masked_fill,
 };
 
@@ -122,8 +99,7 @@ tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value)
 {
     TNI_HOLD_TRAPS;
     tni_number v = { .f = value };
-    if (x && !tni_none(x) && tni_number_in("tn_masked_fill", value, x->dtype, &v) != TN_OK)
-        return NULL;
+    if (x && !tni_none(x) && tni_number_in(__func__, value, x->dtype, &v) != TN_OK) return NULL;
     return tni_apply(&op_masked_fill.op, &(tni_formula_args){ { v.f, 0.0 } },
                      sizeof(tni_formula_args), 2, (tn_tensor *[]){ x, mask });
 }

@@ -289,11 +289,9 @@ double tn_batch_norm_momentum(const tn_module *m)
 tn_status tn_batch_norm_set_momentum(tn_module *m, double momentum)
 {
     TNI_HOLD_TRAPS;
-    static const char f[] = "tn_batch_norm_set_momentum";
-    batchnorm *b = check_type(f, m);
+    batchnorm *b = check_type(__func__, m);
     if (!b) return tni_pending();
-    tn_status status = tni_fraction(f, "momentum", momentum);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_fraction(__func__, "momentum", momentum));
     b->o.momentum = momentum;
     b->o.cumulative = false;
     return TN_OK;

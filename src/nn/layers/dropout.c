@@ -54,11 +54,10 @@ static double *probability_of(tn_module *m)
 
 double tn_dropout_p(tn_module *m)
 {
-    static const char f[] = "tn_dropout_p";
-    if (tni_module_check(f, m) != TN_OK) return NAN;
+    if (tni_module_check(__func__, m) != TN_OK) return NAN;
     const double *p = probability_of(m);
     if (!p)
-        tni_error(TN_E_INVALID, "%s: a %s drops nothing: want a layer with dropout", f,
+        tni_error(TN_E_INVALID, "%s: a %s drops nothing: want a layer with dropout", __func__,
                   m->type->name);
     return p ? *p : NAN;
 }
@@ -82,13 +81,12 @@ static tn_status set_one(const char *path, tn_module *m, void *user)
 tn_status tn_dropout_set_p(tn_module *m, double p)
 {
     TNI_HOLD_TRAPS;
-    static const char f[] = "tn_dropout_set_p";
     setting set = { p, 0 };
-    tn_status status = tni_module_check(f, m);
-    if (status == TN_OK) status = tni_probability(f, p);
+    tn_status status = tni_module_check(__func__, m);
+    if (status == TN_OK) status = tni_probability(__func__, p);
     if (status == TN_OK) status = tn_named_modules(m, set_one, &set);
     if (status == TN_OK && set.n == 0)
-        status = tni_error(TN_E_INVALID, "%s: nothing in %s drops: want a layer with dropout", f,
-                           m->type->name);
+        status = tni_error(TN_E_INVALID, "%s: nothing in %s drops: want a layer with dropout",
+                           __func__, m->type->name);
     return status;
 }

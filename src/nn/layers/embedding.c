@@ -32,19 +32,13 @@ static tn_status embedding_reset(tn_module *self)
     return status;
 }
 
-static const tn_module_type embedding_type = {
-    .name = "Embedding",
-    .size = sizeof(embedding),
-    .forward = embedding_forward,
-    .describe = embedding_describe,
-    .reset = embedding_reset,
-};
+TNI_TYPE(embedding, "Embedding", embedding, .forward = embedding_forward,
+         .describe = embedding_describe, .reset = embedding_reset)
 
 tn_module *tn_embedding_new(int64_t n, int64_t d, tn_embedding_options o)
 {
     int64_t padding = o.use_padding_index ? o.padding_index : -1;
-    if (tni_at_least("tn_embedding_new", "n", n, 1) != TN_OK ||
-        tni_at_least("tn_embedding_new", "d", d, 1) != TN_OK)
+    if (tni_at_least(__func__, "n", n, 1) != TN_OK || tni_at_least(__func__, "d", d, 1) != TN_OK)
         return NULL;
     if (o.use_padding_index && (padding < -n || padding >= n))
         return tni_fail(TN_E_INDEX,

@@ -38,28 +38,18 @@ static tn_status frozen_reset(tn_module *self)
     const frozen_batchnorm *m = (const frozen_batchnorm *)self;
     tn_tensor *const t[] = { m->weight, m->bias, m->running_mean, m->running_var };
     const double value[] = { 1, 0, 0, 1 - m->o.eps };
-    for (int i = 0; i < 4; i++) {
-        tn_status status = tn_init_constant(t[i], value[i]);
-        if (status != TN_OK) return status;
-    }
+    for (int i = 0; i < 4; i++) TNI_TRY(tn_init_constant(t[i], value[i]));
     return TN_OK;
 }
 
-static const tn_module_type frozen_type = {
-    .name = "FrozenBatchNorm2d",
-    .size = sizeof(frozen_batchnorm),
-    .forward = frozen_forward,
-    .describe = frozen_describe,
-    .reset = frozen_reset,
-    .state_version = 3,
-};
+TNI_TYPE(frozen, "FrozenBatchNorm2d", frozen_batchnorm, .forward = frozen_forward,
+         .describe = frozen_describe, .reset = frozen_reset, .state_version = 3)
 
 tn_module *tn_frozen_batch_norm2d_new(int64_t features, tn_frozen_batch_norm_options o)
 {
     TNI_HOLD_TRAPS;
-    static const char function[] = "tn_frozen_batch_norm2d_new";
-    if (tni_at_least(function, "features", features, 1) != TN_OK ||
-        tni_check_eps(function, o.eps) != TN_OK)
+    if (tni_at_least(__func__, "features", features, 1) != TN_OK ||
+        tni_check_eps(__func__, o.eps) != TN_OK)
         return NULL;
     frozen_batchnorm *m = tn_module_new(&frozen_type);
     if (!m) return NULL;

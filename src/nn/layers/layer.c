@@ -41,8 +41,7 @@ tn_status tni_reset_affine(tn_module *self)
     tn_status status = tn_init_kaiming_uniform(weight, sqrt(5.0), false, TN_NL_LEAKY_RELU);
     if (status != TN_OK || tni_none(bias)) return status;
     int64_t fan_in, fan_out;
-    status = tn_init_fans(weight, &fan_in, &fan_out);
-    if (status != TN_OK) return status;
+    TNI_TRY(tn_init_fans(weight, &fan_in, &fan_out));
     double bound = 1 / sqrt((double)fan_in);
     return tn_init_uniform(bias, -bound, bound);
 }
@@ -50,8 +49,7 @@ tn_status tni_reset_affine(tn_module *self)
 tn_status tni_expect_type(const char *function, const tn_module *m, const tn_module_type *types,
                           int n, const char *want)
 {
-    tn_status status = tni_module_check(function, m);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_module_check(function, m));
     for (int i = 0; i < n; i++)
         if (m->type == &types[i]) return TN_OK;
     return tni_error(TN_E_INVALID, "%s: the module is a %s: want a %s", function, m->type->name,

@@ -48,13 +48,7 @@ tn_status tni_expect_type(const char *function, const tn_module *m, const tn_mod
         (void)m;                                                                                   \
         snprintf(text, size, __VA_ARGS__);                                                         \
     }                                                                                              \
-    static const tn_module_type OP##_type = {                                                      \
-        .name = TYPE,                                                                              \
-        .size = sizeof(layer),                                                                     \
-        .forward = OP##_forward,                                                                   \
-        .describe = OP##_describe,                                                                 \
-        .reset = RESET,                                                                            \
-    };
+    TNI_TYPE(OP, TYPE, layer, .forward = OP##_forward, .describe = OP##_describe, .reset = RESET)
 
 /* batchnorm.c: x has from least to most axes, channels on axis 1. */
 tn_status tni_check_channels(const tn_module *m, const tn_tensor *x, int64_t channels, int least,

@@ -89,11 +89,10 @@ tn_module *tn_rms_norm_new(tn_shape shape, tn_rms_norm_options o)
 
 tn_module *tn_group_norm_new(int64_t groups, int64_t channels, tn_layer_norm_options o)
 {
-    static const char f[] = "tn_group_norm_new";
     if (groups < 1 || groups > INT_MAX || channels < 1 || channels % groups != 0)
         return tni_fail(TN_E_INVALID,
                         "%s: %" PRId64 " groups of %" PRId64 " channels: want groups "
                         "that divide them",
-                        f, groups, channels);
-    return layernorm_new(f, GROUP, groups, TN_SHAPE(channels), 1e-5, o);
+                        __func__, groups, channels);
+    return layernorm_new(__func__, GROUP, groups, TN_SHAPE(channels), 1e-5, o);
 }

@@ -7,33 +7,14 @@ typedef struct linear {
     int64_t in, out;
 } linear;
 
-static tn_tensor *linear_forward(tn_module *self, tn_tensor *x)
-{
-    linear *m = (linear *)self;
-    return tn_linear(x, m->weight, m->bias);
-}
-
-static void linear_describe(const tn_module *self, char *text, size_t size)
-{
-    const linear *m = (const linear *)self;
-    snprintf(text, size, "%" PRId64 ", %" PRId64 "%s", m->in, m->out,
-             tni_none(m->bias) ? ", no bias" : "");
-}
-
-static const tn_module_type linear_type = {
-    .name = "Linear",
-    .size = sizeof(linear),
-    .forward = linear_forward,
-    .describe = linear_describe,
-    .reset = tni_reset_affine,
-};
-
+TNI_ONE_OP_RESET(tn_linear, "Linear", linear, tni_reset_affine, tn_linear(x, m->weight, m->bias),
+                 "%" PRId64 ", %" PRId64 "%s", m->in, m->out, tni_none(m->bias) ? ", no bias" : "")
 tn_module *tn_linear_new(int64_t in_features, int64_t out_features, tn_linear_options o)
 {
     if (tni_at_least("tn_linear_new", "in_features", in_features, 1) != TN_OK ||
         tni_at_least("tn_linear_new", "out_features", out_features, 1) != TN_OK)
         return NULL;
-    linear *m = tn_module_new(&linear_type);
+    linear *m = tn_module_new(&tn_linear_type);
     if (!m) return NULL;
     m->in = in_features;
     m->out = out_features;

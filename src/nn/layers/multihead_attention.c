@@ -191,8 +191,7 @@ static tn_status multihead_attention_forward_n(tn_module *self, int n_in, tn_ten
                          "value) or 5 (and mask, key padding); 1 or 2 (and weights)",
                          n_in, n_out);
     tn_tensor *const qkv[3] = { in[0], in[n_in > 1 ? 1 : 0], in[n_in > 1 ? 2 : 0] };
-    tn_status status = check_inputs(m, qkv);
-    if (status != TN_OK) return status;
+    TNI_TRY(check_inputs(m, qkv));
     out[0] = attend(m, qkv, n_in > 3 ? in[3] : TN_NONE, n_in > 3 ? in[4] : TN_NONE, o && o->causal,
                     n_out > 1 ? &out[1] : NULL);
     return out[0] ? TN_OK : tni_pending();
@@ -229,13 +228,9 @@ static tn_status multihead_attention_reset(tn_module *self)
     return status == TN_OK ? reset_projections(m) : status;
 }
 
-static const tn_module_type multihead_attention_type = {
-    .name = "MultiheadAttention",
-    .size = sizeof(multihead_attention),
-    .forward_n = multihead_attention_forward_n,
-    .describe = multihead_attention_describe,
-    .reset = multihead_attention_reset,
-};
+TNI_TYPE(multihead_attention, "MultiheadAttention", multihead_attention,
+         .forward_n = multihead_attention_forward_n, .describe = multihead_attention_describe,
+         .reset = multihead_attention_reset)
 
 static tn_status check_options(int64_t embed, int64_t heads,
                                const tn_multihead_attention_options *o)
@@ -296,15 +291,14 @@ tn_module *tn_multihead_attention_new(int64_t embed_dim, int64_t heads,
 tn_tensor *tn_multihead_attention_forward(tn_module *m, tn_tensor *q, tn_tensor *k, tn_tensor *v,
                                           tn_attention_masks masks, tn_tensor **weights)
 {
-    static const char f[] = "tn_multihead_attention_forward";
-    tn_tensor *const in[] = { q, k, v, tni_option_tensor(f, "mask", masks.mask),
-                              tni_option_tensor(f, "key_padding", masks.key_padding) };
+    tn_tensor *const in[] = { q, k, v, tni_option_tensor(__func__, "mask", masks.mask),
+                              tni_option_tensor(__func__, "key_padding", masks.key_padding) };
     const tni_attention_options options = { .causal = masks.causal };
     tn_tensor *out[2] = { NULL, NULL };
     if (weights) *weights = NULL;
-    if (tni_expect_type(f, m, &multihead_attention_type, 1, "MultiheadAttention") != TN_OK)
+    if (tni_expect_type(__func__, m, &multihead_attention_type, 1, "MultiheadAttention") != TN_OK)
         return NULL;
-    if (!q || !k || !v) return tni_poisoned(f, !q ? "q" : !k ? "k" : "v");
+    if (!q || !k || !v) return tni_poisoned(__func__, !q ? "q" : !k ? "k" : "v");
     if (tni_call_with(m, 5, in, weights ? 2 : 1, out, &options) != TN_OK) return NULL;
     if (weights) *weights = out[1];
     return out[0];

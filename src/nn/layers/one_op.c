@@ -142,11 +142,10 @@ tn_module *tn_pad_new(const int64_t *pads, int n, tn_pad_mode mode, double value
     one of = { .n = n, .mode = mode, .p = value };
     if (!pads && n > 0) return tni_poisoned("tn_pad_new", "pads");
     if (n < 0 || n % 2 || n > 2 * TN_MAX_RANK || (int)mode < 0 || mode > TN_PAD_CIRCULAR)
-        return tni_fail(
-            TN_E_INVALID,
-            "tn_pad_new: %d numbers, mode %d: want two for each of at most %d axes, and "
-            "a tn_pad_mode",
-            n, (int)mode, TN_MAX_RANK);
+        return tni_fail(TN_E_INVALID,
+                        "tn_pad_new: %d numbers, mode %d: want two for each of at most %d axes, "
+                        "and a tn_pad_mode",
+                        n, (int)mode, TN_MAX_RANK);
     for (int i = 0; i < n; i++) of.pads[i] = pads[i];
     return one_new(&tn_pad_type, &of);
 }

@@ -63,21 +63,16 @@ static tn_tensor *encoding(int64_t max_len, int64_t d)
     return pe;
 }
 
-static const tn_module_type positional_encoding_type = {
-    .name = "PositionalEncoding",
-    .size = sizeof(positional_encoding),
-    .forward = positional_encoding_forward,
-    .describe = positional_encoding_describe,
-};
+TNI_TYPE(positional_encoding, "PositionalEncoding", positional_encoding,
+         .forward = positional_encoding_forward, .describe = positional_encoding_describe)
 
 tn_module *tn_positional_encoding_new(int64_t d_model, int64_t max_len,
                                       tn_positional_encoding_options o)
 {
     TNI_HOLD_TRAPS;
-    static const char function[] = "tn_positional_encoding_new";
-    if (tni_at_least(function, "d_model", d_model, 1) != TN_OK ||
-        tni_at_least(function, "max_len", max_len, 1) != TN_OK ||
-        tni_probability(function, o.dropout) != TN_OK)
+    if (tni_at_least(__func__, "d_model", d_model, 1) != TN_OK ||
+        tni_at_least(__func__, "max_len", max_len, 1) != TN_OK ||
+        tni_probability(__func__, o.dropout) != TN_OK)
         return NULL;
     positional_encoding *m = tn_module_new(&positional_encoding_type);
     if (!m) return NULL;

@@ -157,8 +157,7 @@ static tn_status recurrent_forward_n(tn_module *self, int n_in, tn_tensor *const
     if ((n_in != 1 && n_in != 1 + states) || n_out > 1 + states)
         return tni_error(TN_E_INVALID, "%s: %d inputs, %d outputs: want 1 or %d, and 1 to %d",
                          self->type->name, n_in, n_out, 1 + states, 1 + states);
-    tn_status status = check_input(m, in[0]);
-    if (status != TN_OK) return status;
+    TNI_TRY(check_input(m, in[0]));
     bool batched = in[0]->shape.rank == (m->layers ? 3 : 2);
     tn_tensor *x = to_steps(m, in[0], batched);
     tn_tensor *before[2] = { TN_NONE, TN_NONE }, *after[2] = { NULL, NULL };
@@ -209,21 +208,20 @@ static const tn_module_type types[2][3] = { { TYPE("RNNCell"), TYPE("GRUCell"), 
 static tn_status check_options(const char *function, int kind, bool cell, int64_t in,
                                int64_t hidden, const tn_recurrent_options *o)
 {
-    tn_status status = tni_at_least(function, "input_size", in, 1);
-    if (status == TN_OK) status = tni_at_least(function, "hidden_size", hidden, 1);
-    if (status == TN_OK) status = tni_at_least(function, "layers", o->layers, 0);
-    if (status == TN_OK) status = tni_probability(function, o->dropout);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_at_least(function, "input_size", in, 1));
+    TNI_TRY(tni_at_least(function, "hidden_size", hidden, 1));
+    TNI_TRY(tni_at_least(function, "layers", o->layers, 0));
+    TNI_TRY(tni_probability(function, o->dropout));
     if (cell && (o->layers || o->dropout > 0 || o->bidirectional || o->sequence_first))
         return tni_error(TN_E_INVALID,
-                         "%s: layers, dropout, bidirectional or sequence_first: a "
-                         "cell is one step of one layer: want no_bias or relu",
+                         "%s: layers, dropout, bidirectional or sequence_first: a cell is one step "
+                         "of one layer: want no_bias or relu",
                          function);
     if (o->dropout > 0 && o->layers < 2)
-        return tni_error(TN_E_INVALID,
-                         "%s: dropout %g in one layer: it acts between layers: want "
-                         "2 layers and up",
-                         function, o->dropout);
+        return tni_error(
+            TN_E_INVALID,
+            "%s: dropout %g in one layer: it acts between layers: want 2 layers and up", function,
+            o->dropout);
     if (o->relu && kind != RNN)
         return tni_error(TN_E_INVALID, "%s: relu: want it in an RNN", function);
     if (o->layers > 1000000)
@@ -282,22 +280,20 @@ CONSTRUCTOR(tn_lstm_cell_new, LSTM, true)
 
 tn_tensor *tn_recurrent_forward(tn_module *m, tn_tensor *x, tn_recurrent_state *state)
 {
-    static const char f[] = "tn_recurrent_forward";
-    tn_status status = tni_module_check(f, m);
+    tn_status status = tni_module_check(__func__, m);
     if (status == TN_OK && kind_of(m) < 0)
         status = tni_error(TN_E_INVALID,
-                           "%s: the module is a %s: want an RNN, GRU or LSTM, or a "
-                           "cell of one",
-                           f, m->type->name);
+                           "%s: the module is a %s: want an RNN, GRU or LSTM, or a cell of one",
+                           __func__, m->type->name);
     if (status != TN_OK) return NULL;
-    if (!x) return tni_poisoned(f, "x");
+    if (!x) return tni_poisoned(__func__, "x");
     bool lstm = kind_of(m) == LSTM;
     int n = !state ? 1 : lstm ? 3 : 2;
     tn_tensor *in[] = { x, TN_NONE, TN_NONE }, *out[3] = { NULL, NULL, NULL };
-    if (state) in[1] = tni_option_tensor(f, "h", state->h);
-    if (state) in[2] = tni_option_tensor(f, "c", state->c);
+    if (state) in[1] = tni_option_tensor(__func__, "h", state->h);
+    if (state) in[2] = tni_option_tensor(__func__, "c", state->c);
     if (state && !lstm && !tni_none(in[2]))
-        return tni_fail(TN_E_INVALID, "%s: state c for a %s: only an LSTM has it", f,
+        return tni_fail(TN_E_INVALID, "%s: state c for a %s: only an LSTM has it", __func__,
                         m->type->name);
     if (tni_call_with(m, n, in, n, out, NULL) != TN_OK) return NULL;
     if (state) *state = (tn_recurrent_state){ .h = out[1], .c = lstm ? out[2] : NULL };

@@ -147,8 +147,7 @@ tn_module *tn_decoder_layer_new(int64_t d_model, int64_t heads, tn_encoder_layer
 
 tn_tensor *tn_encoder_layer_forward(tn_module *m, tn_tensor *x, tn_attention_masks masks)
 {
-    return masked_forward("tn_encoder_layer_forward", LAYER, m, x,
-                          &(context){ .masks = { masks } });
+    return masked_forward(__func__, LAYER, m, x, &(context){ .masks = { masks } });
 }
 
 tn_tensor *tn_decoder_layer_forward(tn_module *m, tn_tensor *x, tn_tensor *memory,
@@ -180,11 +179,10 @@ static tn_tensor *forward_one(tn_module *layer, tn_tensor *x, const context *c)
         return tn_call(layer, decodes ? 2 : 1, (tn_tensor *[]){ x, c->memory }, 1, &y) == TN_OK
                    ? y
                    : NULL;
-    return tni_fail(TN_E_UNSUPPORTED,
-                    "Transformer%s: masks for a %s: want layers made by tn_%s_layer_new, or no "
-                    "masks",
-                    decodes ? "Decoder" : "Encoder", layer->type->name,
-                    decodes ? "decoder" : "encoder");
+    return tni_fail(
+        TN_E_UNSUPPORTED,
+        "Transformer%s: masks for a %s: want layers made by tn_%s_layer_new, or no masks",
+        decodes ? "Decoder" : "Encoder", layer->type->name, decodes ? "decoder" : "encoder");
 }
 
 /* Each step has its own scope, so that its input is freed as soon as nothing needs it. */
@@ -251,10 +249,10 @@ static tn_module *stack_new(const char *f, int type, tn_module *layer, int n, tn
     if (!layer || !norm)
         tni_poison(f, layer ? "norm (TN_NO_MODULE for none)" : "layer");
     else if (one)
-        tni_error(TN_E_STATE,
-                  "%s: layer and norm are one %s with one reference: want two modules, or "
-                  "tn_module_keep",
-                  f, layer->type->name);
+        tni_error(
+            TN_E_STATE,
+            "%s: layer and norm are one %s with one reference: want two modules, or tn_module_keep",
+            f, layer->type->name);
     else if (tni_at_least(f, "n", n, 0) == TN_OK && tni_module_check(f, layer) == TN_OK)
         m = tn_module_new(&types[type]);
     if (m) {
@@ -287,6 +285,5 @@ tn_tensor *tn_encoder_forward(tn_module *m, tn_tensor *x, tn_attention_masks mas
 tn_tensor *tn_decoder_forward(tn_module *m, tn_tensor *x, tn_tensor *memory,
                               tn_attention_masks masks, tn_attention_masks memory_masks)
 {
-    return masked_forward("tn_decoder_forward", DECODER, m, x,
-                          &(context){ memory, { masks, memory_masks } });
+    return masked_forward(__func__, DECODER, m, x, &(context){ memory, { masks, memory_masks } });
 }
