@@ -4,7 +4,6 @@
  */
 #include "ext/capture/capture.h"
 
-#include <pthread.h>
 
 static pthread_mutex_t *const lock = &tni_locks[TNI_LOCK_CAPTURE]; /* of made */
 static atomic_bool running;

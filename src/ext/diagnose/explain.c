@@ -6,8 +6,6 @@
  * depend on it at all, and values through which a gradient would reach it. It was cut off where the
  * second colour ends but the first continues to the loss.
  */
-#include <math.h>
-
 #include "ext/diagnose/explain.h"
 #include "ext/parallel/group.h"
 

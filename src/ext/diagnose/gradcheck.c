@@ -11,8 +11,6 @@
  * through the recorded gradient (TN_CREATE_GRAPH) and the differences through the unrecorded one,
  * so the two versions of an op's gradient are compared as well.
  */
-#include <math.h>
-
 #include "autograd/op.h"
 
 typedef struct check {

@@ -14,7 +14,6 @@
  * what the left half does not explain, the right half does.
  */
 #include <float.h>
-#include <math.h>
 #include <tenon/derivatives.h>
 
 #include "ext/diagnose/explain.h"

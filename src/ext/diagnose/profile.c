@@ -6,7 +6,6 @@
  * What the profile does between two laps is a part of its own. Memory is looked at in a step that
  * is not timed.
  */
-#include <inttypes.h>
 #include <tenon/diagnose.h>
 
 #include "autograd/call_site.h"

@@ -5,7 +5,6 @@
  * one row with a count. A module with several paths lists its members under the first path; the
  * others refer to that. Then the rows are printed to the terminal's width.
  */
-#include <inttypes.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 

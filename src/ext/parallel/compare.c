@@ -6,8 +6,6 @@
  * size. One small sum tells all ranks whether any note has text; then the notes are exchanged, so
  * that every rank fails with the same message and none waits for a rank that has given up.
  */
-#include <stdio.h>
-
 #include "ext/parallel/data_parallel.h"
 #include "io/file.h"
 

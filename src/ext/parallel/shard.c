@@ -12,7 +12,6 @@
  * rank the next piece of every row. Memory is allocated before the step begins, so that only MPI
  * can fail after it.
  */
-
 #include "autograd/op.h"
 #include "ext/parallel/data_parallel.h"
 #include "optim/optim.h"

@@ -2,8 +2,6 @@
  * wire.c - sums that go on while the program computes (group.h). The module for NCCL is opened when
  * the first wire for a GPU is made. MPI distributes the key with which the ranks connect.
  */
-#include <stdlib.h>
-
 #include "ext/parallel/group.h"
 #include "tensor/cuda_module.h"
 

@@ -7,9 +7,6 @@
  * number. Names of states and of most numbers are ours. Source: torch/optim/optimizer.py, and what
  * torch.save writes.
  */
-#include <math.h>
-#include <stdio.h>
-
 #include "ext/pt/optim.h"
 #include "ext/pt/read.h"
 #include "optim/optim.h"

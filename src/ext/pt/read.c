@@ -14,8 +14,6 @@
  * A storage is read once, whole: a view may reach all of it, and its checksum is of all of it. The
  * tensors are views of storages, with the strides of the file.
  */
-#include <stdio.h>
-
 #include "ext/pt/read.h"
 
 #define bad(pt, ...) tni_input_bad(&(pt)->zip.in, __VA_ARGS__)

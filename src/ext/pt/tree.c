@@ -1,7 +1,4 @@
 /* tree.c - what tree.h promises. */
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "ext/pt/tree.h"
 #include "io/json.h"
 #include "nn/module.h"

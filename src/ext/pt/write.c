@@ -6,10 +6,6 @@
  * _metadata with one per module. torch.load reads it with weights_only and with mmap. Entries are
  * as in read.c; storages are written dense, in the order of the list.
  */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "ext/pt/optim.h"
 #include "ext/pt/pickle.h"
 #include "ext/pt/zip.h"

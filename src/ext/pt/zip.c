@@ -10,8 +10,6 @@
  * Only then is memory for data allocated, as much as the file holds or tn_set_file_limits allows
  * for what is deflated.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <zlib.h>
 
 #include "ext/pt/zip.h"

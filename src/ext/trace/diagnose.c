@@ -6,8 +6,6 @@
  * from the op that read the leaf is followed towards the loss, along the largest shares. The op on
  * it that shrank or grew the gradient's root mean square most is blamed. The limits are in trace.h.
  */
-#include <math.h>
-
 #include "ext/trace/record.h"
 
 static const double vanishing = 1e-5, exploding = 1e3;

@@ -4,8 +4,6 @@
  * Ops are matched by what they are and where they were called: the n-th "linear (0: Linear)" of one
  * step is that of the other. Tensors are matched by their full names.
  */
-#include <math.h>
-
 #include "ext/trace/words.h"
 
 typedef struct diff {

@@ -6,7 +6,6 @@
  * buffers, extra state and generator are put back after each run.
  */
 #include <float.h>
-#include <math.h>
 
 #include "ext/diagnose/explain.h"
 #include "ext/trace/words.h"

@@ -5,7 +5,6 @@
  * filled: the title, the tables for readers without scripts, and for the scripts the accounts as
  * tn_trace_json writes them, compressed.
  */
-#include <stdlib.h>
 #include <zlib.h>
 
 #include "ext/trace/words.h"

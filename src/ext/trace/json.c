@@ -2,8 +2,6 @@
  * json.c - an account as JSON: written straight to the file, item by item, from templates. A number
  * has nine digits, more than an f32 has.
  */
-#include <math.h>
-
 #include "installed.h"
 #include "io/json.h"
 #include "ext/trace/words.h"

@@ -5,9 +5,6 @@
  * plot has columns is drawn by the lowest and highest value of each column, so a long run makes no
  * larger file and no spike is lost. Points that are not finite break the line.
  */
-#include <math.h>
-#include <stdio.h>
-
 #include "ext/trace/words.h"
 #include "io/io.h"
 
