@@ -261,8 +261,7 @@ static tn_status print(report *x, const tn_module *m, FILE *file, tn_explain_rep
     }
     if (status == TN_OK && file) {
         fwrite(text.data, 1, text.n, file);
-        if (ferror(file))
-            status = tni_error(TN_E_IO, "tn_explain_training: the file cannot be written");
+        status = tni_stream_written("tn_explain_training", file);
     }
     tni_bytes_free(&text);
     return status;

@@ -546,7 +546,6 @@ tn_status tn_profile(tn_profile_step step, void *user, tn_profile_options o)
     profile_free(&p);
     FILE *const files[] = { o.file, o.events };
     for (int i = 0; i < 2 && status == TN_OK; i++)
-        if (files[i] && (fflush(files[i]) != 0 || ferror(files[i])))
-            status = tni_error(TN_E_IO, "%s: the file cannot be written", f);
+        if (files[i]) status = tni_stream_written(f, files[i]);
     return status;
 }

@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "io/file.h"
 #include "nn/module.h"
 
 typedef struct total {
@@ -256,9 +257,8 @@ tn_status tn_module_summary(FILE *file, tn_module *m)
 {
     TNI_C_NUMBERS;
     table t = { .inner = -1 };
-    if (!file)
-        return tni_error(TN_E_INVALID, "tn_module_summary: the file is NULL: want an open one");
-    tn_status status = tni_module_check("tn_module_summary", m);
+    tn_status status = tni_stream_given(__func__, file);
+    if (status == TN_OK) status = tni_module_check(__func__, m);
     if (status == TN_OK) status = tni_walk(m, TNI_EVERY, go_in, come_out, &t);
     if (status == TN_OK) {
         char bytes[32];
@@ -279,8 +279,7 @@ tn_status tn_module_summary(FILE *file, tn_module *m)
         print_total(file, "buffers", t.buffers, "saved", "not saved");
         fprintf(file, "together %s\n",
                 bytes_text(t.parameters.nbytes + t.buffers.nbytes, bytes, sizeof bytes));
-        if (ferror(file))
-            status = tni_error(TN_E_IO, "tn_module_summary: the file cannot be written");
+        status = tni_stream_written(__func__, file);
     }
     for (size_t i = 0; i < t.seen.capacity; i++)
         if (t.seen.cell[i].key && t.seen.cell[i].value != &t) tni_strfree(t.seen.cell[i].value);

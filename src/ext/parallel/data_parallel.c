@@ -172,16 +172,15 @@ static bool is_unused(const tn_entry *e, void *rank)
 
 tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank)
 {
-    static const char f[] = "tn_data_parallel_unused";
-    if (!p) return tni_poisoned(f, "p");
+    if (!p) return tni_poisoned(__func__, "p");
     if (rank < -1 || rank >= tn_parallel_size())
-        return tni_fail(TN_E_INDEX, "%s: rank %d: want one of 0 to %d, or -1", f, rank,
+        return tni_fail(TN_E_INDEX, "%s: rank %d: want one of 0 to %d, or -1", __func__, rank,
                         tn_parallel_size() - 1);
     if (tni_ranks() && !p->reported)
         return tni_fail(TN_E_STATE,
                         "%s: there was no averaging backward, or the last one failed: want one "
                         "before",
-                        f);
+                        __func__);
     const tn_list *all = tn_parameters(p->model);
     return all ? tn_list_filter(all, is_unused, &rank) : NULL;
 }

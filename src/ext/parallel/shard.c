@@ -359,14 +359,13 @@ static tn_status prepare(const char *function, tn_data_parallel *p, tn_optim *op
 
 tn_status tn_data_parallel_shard(tn_data_parallel *p, tn_optim *opt)
 {
-    static const char f[] = "tn_data_parallel_shard";
     tni_shard *s = NULL;
-    if (!tni_ranks()) return p && opt ? TN_OK : tni_poison(f, p ? "opt" : "p");
+    if (!tni_ranks()) return p && opt ? TN_OK : tni_poison(__func__, p ? "opt" : "p");
     /* the group of all ranks, not p's: a rank may have no p */
-    tn_status status = tni_agree(f, tni_ranks_group(), prepare(f, p, opt, &s));
+    tn_status status = tni_agree(__func__, tni_ranks_group(), prepare(__func__, p, opt, &s));
     if (status == TN_OK) {
         s->p = p;
-        status = shard_agree(f, s, status, false);
+        status = shard_agree(__func__, s, status, false);
     }
     if (status == TN_OK) {
         s->next = p->shards;

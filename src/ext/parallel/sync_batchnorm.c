@@ -134,21 +134,19 @@ static void switch_layer(tn_module *m, void *user)
 
 tn_status tn_batch_norm_set_sync(tn_module *m, bool on)
 {
-    static const char f[] = "tn_batch_norm_set_sync";
     setting to = { on, 0 };
-    tn_status status = tni_change_modules(f, m, switch_layer, &to);
+    tn_status status = tni_change_modules(__func__, m, switch_layer, &to);
     if (status != TN_OK || to.layers) return status;
-    return tni_error(TN_E_INVALID, "%s: no BatchNorm1d, 2d or 3d in %s: want one", f,
+    return tni_error(TN_E_INVALID, "%s: no BatchNorm1d, 2d or 3d in %s: want one", __func__,
                      m->type->name);
 }
 
 bool tn_batch_norm_sync(const tn_module *m)
 {
-    static const char f[] = "tn_batch_norm_sync";
-    if (tni_module_check(f, m) != TN_OK) return false;
+    if (tni_module_check(__func__, m) != TN_OK) return false;
     const tni_batchnorm_over *over = tni_batchnorm_over_of(m);
     if (!over)
-        tni_error(TN_E_INVALID, "%s: the module is a %s: want a BatchNorm1d, 2d or 3d", f,
+        tni_error(TN_E_INVALID, "%s: the module is a %s: want a BatchNorm1d, 2d or 3d", __func__,
                   m->type->name);
     return over && *over;
 }

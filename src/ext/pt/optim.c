@@ -209,13 +209,12 @@ static tn_status read_optimizer(import *m)
 
 tn_status tn_optim_load_pytorch(tn_optim *opt, const char *path, const char *key)
 {
-    static const char f[] = "tn_optim_load_pytorch";
-    if (tni_no_optim(opt)) return tni_poison(f, "opt");
+    if (tni_no_optim(opt)) return tni_poison(__func__, "opt");
     tni_choice choice = { .o = { .key = key } };
 import m = {.opt = opt };
     bool steps;
-    tn_status status = tni_pt_optim_check(f, opt, &m.key, &steps);
-    if (status == TN_OK) status = tni_pt_open(&m.file, f, path, &choice);
+    tn_status status = tni_pt_optim_check(__func__, opt, &m.key, &steps);
+    if (status == TN_OK) status = tni_pt_open(&m.file, __func__, path, &choice);
     if (status != TN_OK) return status;
     TN_SCOPE TN_NO_GRAD
     {
@@ -224,7 +223,7 @@ import m = {.opt = opt };
         if (status == TN_OK && m.file.npz) status = bad(&m, "arrays, no optimizer");
         if (status == TN_OK) status = read_optimizer(&m);
         if (status == TN_OK && tn_optim_load_state_dict(opt, m.list) != TN_OK)
-            status = tni_in_file(f, path);
+            status = tni_in_file(__func__, path);
     }
     tni_map_free(&m.state);
     tni_pt_close(&m.file);

@@ -382,12 +382,11 @@ static tn_status add_param(tn_list *list, const tn_optim *opt, const tni_optim_p
 
 tn_status tn_optim_save_pytorch(tn_optim *opt, const char *path)
 {
-    static const char f[] = "tn_optim_save_pytorch";
-    if (tni_no_optim(opt)) return tni_poison(f, "opt");
+    if (tni_no_optim(opt)) return tni_poison(__func__, "opt");
     const char *key;
     bool steps;
-    tn_status status = tni_path_check(f, path);
-    if (status == TN_OK) status = tni_pt_optim_check(f, opt, &key, &steps);
+    tn_status status = tni_path_check(__func__, path);
+    if (status == TN_OK) status = tni_pt_optim_check(__func__, opt, &key, &steps);
     if (status != TN_OK) return status;
     TN_SCOPE
     {
@@ -400,7 +399,7 @@ tn_status tn_optim_save_pytorch(tn_optim *opt, const char *path)
                 if (opt->param[i].group == k)
                     status = add_param(list, opt, &opt->param[i], id++, steps);
         if (status == TN_OK)
-            status = write_plan(&(plan){ .function = f, .list = list, .opt = opt }, path);
+            status = write_plan(&(plan){ .function = __func__, .list = list, .opt = opt }, path);
     }
     return status;
 }

@@ -117,9 +117,8 @@ static tn_status compare_lists(diff *d, size_t n_a, size_t n_b,
 tn_status tn_trace_diff(FILE *file, const tn_trace *a, const tn_trace *b)
 {
     TNI_C_NUMBERS;
-    static const char f[] = "tn_trace_diff";
-    tn_status status = tni_trace_writable(f, file, a);
-    if (status == TN_OK) status = tni_trace_writable(f, file, b);
+    tn_status status = tni_trace_writable(__func__, file, a);
+    if (status == TN_OK) status = tni_trace_writable(__func__, file, b);
     if (status != TN_OK) return status;
     diff d = { .file = file };
     size_t n = TNI_MIN(a->log.n_steps, b->log.n_steps);
@@ -137,5 +136,5 @@ tn_status tn_trace_diff(FILE *file, const tn_trace *a, const tn_trace *b)
         fprintf(file, "%zu steps in a, %zu in b\n", a->log.n_steps, b->log.n_steps);
     else if (!d.said)
         fprintf(file, "no difference\n");
-    return tni_trace_written(f, file);
+    return tni_stream_written(__func__, file);
 }

@@ -91,7 +91,7 @@ static tn_status write_account(FILE *file, const tn_trace *tr, const check *c)
     fputc('\n', file);
     tni_say_backward(&w);
     tni_say_state(&w);
-    return tni_trace_written(f, file);
+    return tni_stream_written(f, file);
 }
 
 /* The value of the loss: the tape does not hold it. */
@@ -115,7 +115,7 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
 {
     TNI_C_NUMBERS;
     TNI_SCOPES_STAY;
-    if (!file) return tni_error(TN_E_INVALID, "%s: the file is NULL: want an open one", f);
+    if (!file) return tni_stream_given(f, file);
     if (!loss || tni_none(loss) || tni_is_buried(loss)) return tni_poison(f, "loss");
     tn_status status = tni_trace_may_begin(f, options.model);
     if (status != TN_OK) return status;

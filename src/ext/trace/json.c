@@ -317,5 +317,5 @@ tn_status tn_trace_json(FILE *file, const tn_trace *trace)
     tn_status status = tni_trace_writable("tn_trace_json", file, trace);
     if (status != TN_OK) return status;
     tni_put_account(file, &trace->log);
-    return tni_trace_written("tn_trace_json", file);
+    return tni_stream_written("tn_trace_json", file);
 }

@@ -10,6 +10,7 @@
 
 #include "autograd/pass.h"
 #include "autograd/call_site.h"
+#include "io/file.h"
 #include "nn/module.h"
 #include "optim/optim.h"
 #include "ext/trace/log.h"
@@ -139,9 +140,8 @@ tn_trace *tni_trace_start(tn_trace_options options, bool late);
 /* Closes the last step and stops watching. The status says why the account was cut short; no
  * message. */
 tn_status tni_trace_stop(tn_trace *tr);
-/* All writers check the first at their start, the second at their end. */
+/* All writers check it at their start, and tni_stream_written at their end. */
 tn_status tni_trace_writable(const char *function, const FILE *file, const tn_trace *tr);
-tn_status tni_trace_written(const char *function, FILE *file);
 
 /* A number as a key. */
 static inline const void *tni_sequence_key(uint64_t sequence)

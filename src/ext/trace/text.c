@@ -348,5 +348,5 @@ tn_status tn_trace_text(FILE *file, const tn_trace *trace)
     fprintf(file, "%s: %zu step%s\n", trace->log.title[0] ? trace->log.title : "trace", n,
             n == 1 ? "" : "s");
     for (size_t k = 0; k < n; k++) say_step(&(tni_words){ file, &trace->log.steps[k] }, k + 1);
-    return tni_trace_written("tn_trace_text", file);
+    return tni_stream_written("tn_trace_text", file);
 }

@@ -122,14 +122,8 @@ void tn_trace_free(tn_trace *tr)
 
 tn_status tni_trace_writable(const char *function, const FILE *file, const tn_trace *tr)
 {
-    if (!file) return tni_error(TN_E_INVALID, "%s: the file is NULL: want an open one", function);
+    if (!file) return tni_stream_given(function, file);
     if (!tr) return tni_poison(function, "trace");
     if (!tr->running) return TN_OK;
     return tni_error(TN_E_STATE, "%s: the trace has not ended: want tn_trace_end first", function);
-}
-
-tn_status tni_trace_written(const char *function, FILE *file)
-{
-    if (fflush(file) == 0 && !ferror(file)) return TN_OK;
-    return tni_error(TN_E_IO, "%s: the file cannot be written", function);
 }
