@@ -166,8 +166,7 @@ tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, cons
 
 tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path)
 {
-    static const char f[] = "tn_checkpoint_save";
-    return c ? tni_checkpoint_save(f, c, path) : tni_null(f, "c", "a checkpoint");
+    return c ? tni_checkpoint_save(__func__, c, path) : tni_null(__func__, "c", "a checkpoint");
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */
@@ -241,13 +240,12 @@ static tn_status load(tni_safetensors *file, tn_checkpoint *c, tni_parts *parts)
 
 tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path)
 {
-    static const char f[] = "tn_checkpoint_load";
-    if (!c) return tni_null(f, "c", "a checkpoint");
+    if (!c) return tni_null(__func__, "c", "a checkpoint");
     tni_parts parts = { 0 };
-    tn_status status = check_generators(f, c);
-    if (status == TN_OK) status = tni_parts_of(f, c, &parts);
+    tn_status status = check_generators(__func__, c);
+    if (status == TN_OK) status = tni_parts_of(__func__, c, &parts);
     tni_safetensors file;
-    if (status == TN_OK) status = open_checkpoint(&file, f, path);
+    if (status == TN_OK) status = open_checkpoint(&file, __func__, path);
     if (status == TN_OK) {
         status = load(&file, c, &parts);
         tni_safetensors_close(&file);

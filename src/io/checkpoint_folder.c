@@ -116,19 +116,18 @@ static tn_status prune(const char *function, const char *folder, const char *nam
 tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char *folder, const char *name,
                                       int keep)
 {
-    static const char f[] = "tn_checkpoint_save_numbered";
-    if (!c) return tni_null(f, "c", "a checkpoint");
-    tn_status status = check(f, folder, name);
+    if (!c) return tni_null(__func__, "c", "a checkpoint");
+    tn_status status = check(__func__, folder, name);
     if (status != TN_OK) return status;
     if (c->step < 0 || keep < 0)
-        return tni_error(TN_E_INVALID, "%s: step %" PRId64 ", keep %d: want numbers >= 0", f,
+        return tni_error(TN_E_INVALID, "%s: step %" PRId64 ", keep %d: want numbers >= 0", __func__,
                          c->step, keep);
     char file[FILE_SIZE];
     file_name(file, name, c->step);
     char path[PATH_SIZE];
     snprintf(path, sizeof path, "%s/%s", folder, file);
-    status = tni_checkpoint_save(f, c, path);
-    return status == TN_OK ? prune(f, folder, name, c->step, keep) : status;
+    status = tni_checkpoint_save(__func__, c, path);
+    return status == TN_OK ? prune(__func__, folder, name, c->step, keep) : status;
 }
 
 /* ---- the newest one -------------------------------------------------------------------------- */

@@ -195,13 +195,12 @@ static tn_status scale_by(const tn_list *parameters, tn_tensor *total, double ma
 tn_tensor *tn_clip_grad_norm_tensor(const tn_list *parameters, double max_norm, double p)
 {
     TNI_HOLD_TRAPS;
-    static const char f[] = "tn_clip_grad_norm_tensor";
-    if (check(f, parameters, max_norm, p) != TN_OK) return NULL;
+    if (check(__func__, parameters, max_norm, p) != TN_OK) return NULL;
     const tn_tensor *first = first_of(parameters);
     if (!first)
         return tni_fail(TN_E_STATE,
                         "%s: none of the %d parameters has a gradient: want it after tn_backward",
-                        f, parameters->n);
+                        __func__, parameters->n);
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad_enabled(false);
     tn_tensor *cells = tn_full_as(TN_SHAPE(parameters->n), 0, TN_F64, first->storage->device);
@@ -215,9 +214,8 @@ tn_tensor *tn_clip_grad_norm_tensor(const tn_list *parameters, double max_norm, 
 tn_status tn_clip_grad_value(const tn_list *parameters, double limit)
 {
     TNI_HOLD_TRAPS;
-    static const char f[] = "tn_clip_grad_value";
-    if (!parameters) return tni_poison(f, "parameters");
-    if (!(limit >= 0)) return tni_error(TN_E_INVALID, "%s: limit %g: want >= 0", f, limit);
+    if (!parameters) return tni_poison(__func__, "parameters");
+    if (!(limit >= 0)) return tni_error(TN_E_INVALID, "%s: limit %g: want >= 0", __func__, limit);
     bool was = tn_set_grad_enabled(false);
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < parameters->n; i++) {

@@ -168,11 +168,10 @@ tn_status tni_optim_set_named(const char *f, const tn_optim_type *type, const tn
 
 double tn_optim_number(const tn_optim *opt, int group, const char *name)
 {
-    static const char f[] = "tn_optim_number";
-    const tni_optim_group *g = group_of(f, opt, group);
+    const tni_optim_group *g = group_of(__func__, opt, group);
     if (!g) return NAN;
-    if (!name) tni_poison(f, "name");
-    int i = name ? number_named(f, opt->type, name) : -1;
+    if (!name) tni_poison(__func__, "name");
+    int i = name ? number_named(__func__, opt->type, name) : -1;
     return i < 0 ? NAN : g->number[i];
 }
 

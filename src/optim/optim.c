@@ -237,21 +237,20 @@ static tn_status take_numbers(const char *f, const tn_optim *opt, const tn_group
 tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters, tn_group_options o)
 {
     TNI_HOLD_TRAPS;
-    static const char f[] = "tn_optim_add_group";
-    if (tni_no_optim(opt)) return tni_poison(f, "opt");
-    if (!parameters) return tni_poison(f, "parameters");
-    if (tni_host_refused(f, "adds parameters", "it called before tn_capture_new"))
+    if (tni_no_optim(opt)) return tni_poison(__func__, "opt");
+    if (!parameters) return tni_poison(__func__, "parameters");
+    if (tni_host_refused(__func__, "adds parameters", "it called before tn_capture_new"))
         return TN_E_STATE;
-    if (tni_optim_busy(f, opt)) return TN_E_STATE;
+    if (tni_optim_busy(__func__, opt)) return TN_E_STATE;
     if (opt->type->closure)
-        return tni_error(TN_E_STATE, "%s: %s has one group: want all parameters when it is made", f,
-                         tni_optim_label(opt->type));
+        return tni_error(TN_E_STATE, "%s: %s has one group: want all parameters when it is made",
+                         __func__, tni_optim_label(opt->type));
     tni_optim_group group = opt->group[0];
     group.lr = tni_given(o.lr, o.use_lr, opt->group[0].base_lr);
     group.weight_decay = o.weight_decay;
-    tn_status status = take_numbers(f, opt, &o, group.number);
-    if (status == TN_OK) status = tni_optim_check_numbers(f, opt->type, &group);
-    return status == TN_OK ? add_group(opt, f, parameters, group) : status;
+    tn_status status = take_numbers(__func__, opt, &o, group.number);
+    if (status == TN_OK) status = tni_optim_check_numbers(__func__, opt->type, &group);
+    return status == TN_OK ? add_group(opt, __func__, parameters, group) : status;
 }
 
 bool tni_optim_busy(const char *f, const tn_optim *opt)

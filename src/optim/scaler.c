@@ -182,23 +182,21 @@ static tn_status unscale(tn_scaler *s, tn_optim *opt)
 tn_status tn_scaler_unscale(tn_scaler *s, tn_optim *opt)
 {
     TNI_HOLD_TRAPS;
-    static const char f[] = "tn_scaler_unscale";
-    if (!s || !opt) return tni_poison(f, s ? "opt" : "s");
+    if (!s || !opt) return tni_poison(__func__, s ? "opt" : "s");
     if (s->disabled) return TN_OK;
     if (find(s, opt))
         return tni_error(
             TN_E_STATE,
             "%s: this optimizer's gradients are unscaled already: want once between two "
             "tn_scaler_update",
-            f);
+            __func__);
     return unscale(s, opt);
 }
 
 tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt)
 {
     TNI_HOLD_TRAPS;
-    static const char f[] = "tn_scaler_step";
-    if (!s || !opt) return tni_poison(f, s ? "opt" : "s");
+    if (!s || !opt) return tni_poison(__func__, s ? "opt" : "s");
     if (s->disabled) return tn_optim_step(opt);
     tn_status status = find(s, opt) ? TN_OK : unscale(s, opt);
     if (status != TN_OK) return status;
@@ -207,7 +205,7 @@ tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt)
         return tni_error(TN_E_STATE,
                          "%s: this optimizer has stepped already: want once between two "
                          "tn_scaler_update",
-                         f);
+                         __func__);
     const int64_t steps = tn_optim_steps(opt);
     if (!e->bad) status = tn_optim_step(opt);
     e->stepped = e->bad || tn_optim_steps(opt) > steps; /* even if a hook failed after it */

@@ -118,14 +118,13 @@ static const tni_optim_param *not_here(const tn_optim *opt)
 
 tn_list *tn_optim_state_dict(tn_optim *opt)
 {
-    static const char function[] = "tn_optim_state_dict";
-    if (tni_no_optim(opt)) return tni_poisoned(function, "opt");
+    if (tni_no_optim(opt)) return tni_poisoned(__func__, "opt");
     const tni_optim_param *missing = not_here(opt);
     if (missing)
         return tni_fail(TN_E_STATE,
                         "%s: the state of %s is on rank %d, this is rank %d: want "
                         "tn_data_parallel_gather on all ranks before, and rank 0 to save",
-                        function, missing->name, missing->holder, opt->shards->own);
+                        __func__, missing->name, missing->holder, opt->shards->own);
     tni_serializer f;
     tni_serializer_save(&f);
     show(&f, opt);

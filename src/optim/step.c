@@ -203,9 +203,8 @@ static tn_status update(tn_optim *opt, const tn_tensor *first, int n)
 
 int64_t tn_optim_add_hook(tn_optim *opt, bool after, tn_step_hook hook, void *user)
 {
-    static const char function[] = "tn_optim_add_hook";
-    if (tni_no_optim(opt)) return tni_minus_one(tni_poison(function, "opt"));
-    if (!hook) return tni_minus_one(tni_poison(function, "hook"));
+    if (tni_no_optim(opt)) return tni_minus_one(tni_poison(__func__, "opt"));
+    if (!hook) return tni_minus_one(tni_poison(__func__, "hook"));
     return tni_hook_add(&opt->hooks, after, (tni_any_hook)hook, user);
 }
 
