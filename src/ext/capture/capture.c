@@ -230,11 +230,9 @@ static tn_status capture(tn_capture *c)
 static tn_status check_run(const tn_capture *c)
 {
     if (c->recording != tn_grad_enabled() || c->autocasting != tni_autocasting)
-        return tni_error(
-            TN_E_STATE,
-            "%s: the step was captured with gradients %s and autocast to %s, not as it is now: "
-            "want them set in the step, or a new capture",
-            f, c->recording ? "on" : "off", tn_dtype_name(c->autocasting));
+        return tni_stale("the step was captured with gradients %s and autocast to %s, not as it is "
+                         "now: want them set in the step, or a new capture",
+                         c->recording ? "on" : "off", tn_dtype_name(c->autocasting));
     tn_status status = tni_notes_check(c->notes);
     return status == TN_OK ? tni_capture_check_steps(c) : status;
 }

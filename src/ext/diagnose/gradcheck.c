@@ -22,11 +22,6 @@ typedef struct check {
     const char *what; /* "" or "second derivative: " */
 } check;
 
-static int64_t numel(const tn_tensor *t)
-{
-    return tni_shape_numel(&t->shape);
-}
-
 /* rows x n zeros of the current scope, on the host; NULL + message. */
 static double *zeros(int64_t rows, int64_t n)
 {
@@ -37,7 +32,7 @@ static double *zeros(int64_t rows, int64_t n)
 
 static tn_status read_values(const tn_tensor *t, double *values)
 {
-    return tn_copy_out(t, values, (size_t)numel(t) * sizeof *values, TN_F64);
+    return tn_copy_out(t, values, (size_t)tn_numel(t) * sizeof *values, TN_F64);
 }
 
 /* ---- one evaluation -------------------------------------------------------------------------- */
@@ -60,11 +55,11 @@ static tn_status evaluate(const check *c, double *values, int64_t m)
     tn_scope scope = tn_scope_begin();
     tn_tensor *y = call(c, false);
     tn_status status = y ? TN_OK : tni_pending();
-    if (y && numel(y) != m)
+    if (y && tn_numel(y) != m)
         status = tni_error(TN_E_SHAPE,
                            "tn_gradcheck: the function returned %" PRId64 " values, then %" PRId64
                            ": want one shape",
-                           m, numel(y));
+                           m, tn_numel(y));
     if (status == TN_OK) status = read_values(y, values);
     tn_scope_end(scope);
     return status;
@@ -85,7 +80,7 @@ static tn_status backward_row(const check *c, tn_tensor *y, int64_t k, double **
         if (status != TN_OK || tni_none(g)) continue;
         status =
             tni_shape_equal(&g->shape, &x->shape)
-                ? read_values(g, jacobian[i] + k * numel(x))
+                ? read_values(g, jacobian[i] + k * tn_numel(x))
                 : tni_error(TN_E_SHAPE, "tn_gradcheck: %sthe gradient of input %d is %s: want %s",
                             c->what, i, tni_text(g), tni_shape_text(&x->shape));
     }
@@ -99,9 +94,9 @@ static tn_status backward_all(const check *c, double **jacobian, int64_t *m)
 {
     tn_tensor *y = call(c, true);
     if (!y) return tni_pending();
-    *m = numel(y);
+    *m = tn_numel(y);
     for (int i = 0; i < c->n; i++)
-        if (c->inputs[i]->requires_grad && !(jacobian[i] = zeros(*m, numel(c->inputs[i]))))
+        if (c->inputs[i]->requires_grad && !(jacobian[i] = zeros(*m, tn_numel(c->inputs[i]))))
             return tni_pending();
     tn_status status = TN_OK;
     for (int64_t k = 0; k < *m && y->requires_grad && status == TN_OK; k++)
@@ -123,7 +118,7 @@ static tn_status backward_all(const check *c, double **jacobian, int64_t *m)
 static tn_status compare_input(const check *c, int i, const double *jacobian, int64_t m)
 {
     tn_tensor *x = c->inputs[i];
-    int64_t n = numel(x);
+    int64_t n = tn_numel(x);
     size_t nbytes = (size_t)n * sizeof(double);
     double *values = zeros(1, n), *y[2] = { zeros(1, m), zeros(1, m) }; /* above and below */
     tn_status status = values && y[0] && y[1] ? read_values(x, values) : tni_pending();
@@ -195,7 +190,7 @@ static tn_tensor *gradient(tn_tensor **inputs, void *user)
 static tn_tensor *cotangent(const check *c)
 {
     const tn_tensor *y = call(c, false);
-    tn_tensor *k = y ? tn_to(tn_arange(0, (double)numel(y), 1, TN_F64), tn_device_of(y)) : NULL;
+    tn_tensor *k = y ? tn_to(tn_arange(0, (double)tn_numel(y), 1, TN_F64), tn_device_of(y)) : NULL;
     if (k) k = tn_reshape(tn_sin(tn_add_scalar(tn_mul_scalar(k, 1.7), 0.4)), y->shape);
     return k && tn_set_requires_grad(k, true) == TN_OK ? k : NULL;
 }

@@ -467,9 +467,8 @@ static const char f[] = "tn_profile";
 static tn_status run(profile *p, tn_profile_step step, void *user)
 {
     const uint64_t errors = tni_error_count;
-    tn_scope scope = tn_scope_begin();
-    tn_status status = tni_user_status(f, "step", step(user), errors);
-    tn_scope_end(scope);
+    tn_status status = TN_OK;
+    TN_SCOPE status = tni_user_status(f, "step", step(user), errors);
     return status == TN_OK ? p->failed : status;
 }
 

@@ -438,12 +438,8 @@ tn_status tn_data_parallel_gather(tn_data_parallel *p)
     if (!p) return tni_poison(f, "p");
     tn_status status = tni_usable(f, p);
     if (status != TN_OK) return status;
-    tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD
-    {
-        for (tni_shard *s = p->shards; s && status == TN_OK; s = s->next) status = gather(f, s);
-    }
-    tn_scope_end(scope);
+    TN_SCOPE TN_NO_GRAD for (tni_shard *s = p->shards; s && status == TN_OK; s = s->next) status =
+        gather(f, s);
     if (status != TN_OK) tn_data_parallel_release(p);
     return status;
 }

@@ -7,7 +7,6 @@
  * number. Names of states and of most numbers are ours. Source: torch/optim/optimizer.py, and what
  * torch.save writes.
  */
-#include "ext/pt/optim.h"
 #include "ext/pt/read.h"
 #include "optim/optim.h"
 

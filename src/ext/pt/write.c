@@ -6,12 +6,8 @@
  * _metadata with one per module. torch.load reads it with weights_only and with mmap. Entries are
  * as in read.c; storages are written dense, in the order of the list.
  */
-#include "ext/pt/optim.h"
-#include "ext/pt/pickle.h"
-#include "ext/pt/zip.h"
-#include "io/choice.h"
+#include "ext/pt/read.h"
 #include "io/json.h"
-#include "nn/module.h"
 #include "optim/optim.h"
 
 typedef struct item {
