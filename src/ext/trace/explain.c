@@ -38,7 +38,7 @@ static void note_leaf(tn_trace *tr, const tn_tensor *t, tn_tensor *grad)
     tn_scope scope = tn_scope_begin();
     tn_tensor *copy = tn_clone(grad);
     tni_record_ok(tr, copy ? TN_OK : tni_pending());
-    leaf *l = tni_record_more(tr, &c->arena, &c->leaves, &c->n, sizeof *l);
+    leaf *l = tni_arena_more(&c->arena, &c->leaves, &c->n, sizeof *l);
     if (l) *l = (leaf){ tn_keep((tn_tensor *)(uintptr_t)t), tn_keep(copy), share };
     tn_scope_end(scope);
 }
@@ -130,6 +130,7 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
                          .user = options.user } };
     tn_keep(loss);
     tr->user = &c;
+    c.arena.failed = &tr->failed;
     tr->leaf = options.again ? note_leaf : NULL;
     status = tn_backward(loss); /* its failure is the caller's, and told */
     note_loss(tr, loss);

@@ -38,10 +38,11 @@ tn_trace *tni_trace_start(tn_trace_options o, bool late)
     tr->names.names = true;
     tr->values = o.values ? o.values : 64;
     tr->mode = true;
+    tr->log.arena.failed = &tr->failed;
     if (o.model) tr->model = tn_module_keep(o.model);
     if (o.opt) tr->opt = tni_optim_keep(o.opt);
     const char *title = o.title ? o.title : o.model ? o.model->type->name : "";
-    tr->log.title = tni_record_text(tr, &tr->log.arena, title);
+    tr->log.title = tni_arena_text(&tr->log.arena, title);
     if (o.model) tni_record_ok(tr, tni_walk(o.model, TNI_ONCE, add_module, NULL, tr));
     tni_record_open(tr);
     if (tr->failed != TN_OK) {
