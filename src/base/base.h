@@ -102,6 +102,9 @@ typedef struct tni_saved_error {
 } tni_saved_error;
 TNI_SHARED void tni_error_save(tni_saved_error *to);
 TNI_SHARED void tni_error_restore(const tni_saved_error *from);
+/* TNI_TRY(call); passes a failure of the call on to the caller. */
+#define TNI_TRY(call)                                                                              \
+    for (tn_status tried_ = (call); tried_ != TN_OK;) return tried_
 /* Ignores a status: of a call that cannot fail here, or of one made while another failure, which is
  * the one reported, is cleaned up. */
 static inline void tni_disregard(tn_status status)

@@ -90,9 +90,8 @@ static tn_status check_inputs(const tn_capture *c, int n, tn_tensor *const *inpu
     if (c->n >= 0 && n != c->n)
         return tni_error(TN_E_SHAPE, "%s: %d inputs, in the first run there were %d: want as many",
                          f, n, c->n);
-    tn_status status = TN_OK;
-    for (int i = 0; i < n && status == TN_OK; i++) status = check_input(c, i, inputs[i]);
-    return status;
+    for (int i = 0; i < n; i++) TNI_TRY(check_input(c, i, inputs[i]));
+    return TN_OK;
 }
 
 /* Copies into the capture's own input, made in the first run. A host tensor is read at once,
@@ -189,10 +188,9 @@ static tn_status capture_step(tn_capture *c)
 {
     uint64_t seed, before;
     tni_philox_get(&seed, &before);
-    tn_status status = c->graphs->begin(&c->size, before, &c->graph);
-    if (status != TN_OK) return status;
+    TNI_TRY(c->graphs->begin(&c->size, before, &c->graph));
     c->result = call_step(c);
-    status = c->result ? TN_OK : tni_pending();
+    tn_status status = c->result ? TN_OK : tni_pending();
     uint64_t after;
     tni_philox_get(&seed, &after);
     tni_philox_set(seed, before);

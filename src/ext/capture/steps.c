@@ -90,9 +90,8 @@ static tn_status check(const tni_captured_step *s)
 
 tn_status tni_capture_check_steps(const tn_capture *c)
 {
-    tn_status status = TN_OK;
-    for (size_t i = 0; i < c->n_steps && status == TN_OK; i++) status = check(&c->steps[i]);
-    return status;
+    for (size_t i = 0; i < c->n_steps; i++) TNI_TRY(check(&c->steps[i]));
+    return TN_OK;
 }
 
 void tni_capture_count(tn_capture *c, bool back)

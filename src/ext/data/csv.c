@@ -61,8 +61,7 @@ static tn_status read_rows(table *t)
         if (last) t->line[t->lines++] = t->line_now;
         if (!tni_room(&t->cell, &t->room, t->n, 1, sizeof *t->cell)) return TN_E_NOMEM;
         t->cell[t->n++] = at;
-        tn_status status = read_field(t, &at, &last);
-        if (status != TN_OK) return status;
+        TNI_TRY(read_field(t, &at, &last));
         in_row++;
         if (!last) continue;
         if (t->lines == 1) columns = in_row;
@@ -161,14 +160,12 @@ static tn_status make_column(const table *t, int column, char kind, tn_column *c
 
 static tn_status read_table(table *t)
 {
-    tn_status status = tni_bytes_file(&t->text, t->in.function, t->in.path, INT64_MAX);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_bytes_file(&t->text, t->in.function, t->in.path, INT64_MAX));
     if (strlen(t->text.data) != t->text.n)
         return tni_input_bad(&t->in, "byte %zu is 0: want a text", strlen(t->text.data));
     if (!t->stops[0] || strchr("\"\r\n", t->stops[0]))
         return tni_input_error(&t->in, TN_E_INVALID, "a separator that is a quote or ends lines");
-    status = read_rows(t);
-    if (status != TN_OK) return status;
+    TNI_TRY(read_rows(t));
     const char *types = t->o.types;
     const int n = t->c.n_columns;
     if (types && (strlen(types) != (size_t)n || types[strspn(types, "ifdt-?")]))
@@ -178,9 +175,8 @@ static tn_status read_table(table *t)
     tn_column *column = tni_calloc_n((size_t)n, sizeof *column);
     t->c.column = column;
     if (!column) return TN_E_NOMEM;
-    for (int k = 0; status == TN_OK && k < n; k++)
-        status = make_column(t, k, types ? types[k] : '?', &column[k]);
-    return status;
+    for (int k = 0; k < n; k++) TNI_TRY(make_column(t, k, types ? types[k] : '?', &column[k]));
+    return TN_OK;
 }
 
 /* ---- tables ---------------------------------------------------------------------------------- */

@@ -258,8 +258,7 @@ tn_status tn_loader_set_batch_size(tn_loader *l, int64_t batch_size)
     if (!l) return tni_null(__func__, "loader", "a loader");
     tn_loader_options o = l->o;
     o.batch_size = batch_size;
-    tn_status status = check_sizes(__func__, l->rows, &o);
-    if (status != TN_OK) return status;
+    TNI_TRY(check_sizes(__func__, l->rows, &o));
     if (l->position != 0)
         return tni_error(TN_E_STATE, "%s: batch %" PRId64 " of an epoch: want its beginning",
                          __func__, l->position);

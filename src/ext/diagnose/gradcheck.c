@@ -248,8 +248,7 @@ tn_status tn_gradcheck(tn_function f, tn_tensor **inputs, int n, void *user,
     TNI_HOLD_TRAPS;
     if (!f) return tni_poison("tn_gradcheck", "f");
     if (!inputs || n < 1) return tni_poison("tn_gradcheck", "inputs");
-    tn_status status = usable(inputs, n);
-    if (status != TN_OK) return status;
+    TNI_TRY(usable(inputs, n));
     if (options.eps == 0) options.eps = 1e-6;
     if (options.atol == 0) options.atol = 1e-5;
     if (options.rtol == 0) options.rtol = 1e-3;
@@ -260,7 +259,7 @@ tn_status tn_gradcheck(tn_function f, tn_tensor **inputs, int n, void *user,
     check c = { f, inputs, n, user, options, "" };
     bool counted = tni_padding_counts;
     tni_padding_counts = true;
-    status = first_order(&c);
+    tn_status status = first_order(&c);
     if (status == TN_OK && options.second) status = second_order(&c);
     tni_padding_counts = counted;
     return status;

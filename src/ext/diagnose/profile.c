@@ -474,12 +474,11 @@ static tn_status run(profile *p, tn_profile_step step, void *user)
 
 static tn_status measure(profile *p, tn_profile_step step, void *user)
 {
-    tn_status status = run(p, step, user);
-    if (status != TN_OK) return status;
+    TNI_TRY(run(p, step, user));
     p->since = now();
     p->watcher.storage_made = storage_made;
     tni_watch(&p->watcher);
-    status = run(p, step, user);
+    tn_status status = run(p, step, user);
     p->watcher.storage_made = NULL;
     for (size_t i = 0; i < p->n_parts; i++) {
         part *q = &p->parts[i];

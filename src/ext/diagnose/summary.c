@@ -134,14 +134,13 @@ static tn_status go_in(tn_module *m, const char *path, void *user)
     snprintf(text, sizeof text, "%s%s%s%s%s%s", named ? shown_path(name, first) : "",
              named ? ": " : "", type, tn_module_frozen(m) && !before ? ", frozen" : "",
              before ? ", tied to " : "", before ? before : "");
-    tn_status status = add_row(t, number_of(name), text, -1, -1);
-    if (status != TN_OK) return status;
+    TNI_TRY(add_row(t, number_of(name), text, -1, -1));
     t->inner = t->n - 1;
-    for (int i = 0; !before && status == TN_OK && i < m->state->n; i++) {
+    for (int i = 0; !before && i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
-        if (slot->kind == TNI_PARAMETER || slot->kind == TNI_BUFFER) status = member(t, slot);
+        if (slot->kind == TNI_PARAMETER || slot->kind == TNI_BUFFER) TNI_TRY(member(t, slot));
     }
-    return status;
+    return TN_OK;
 }
 
 /* Whether the rows from b to the end equal those from a to b, except for the number of the

@@ -153,8 +153,7 @@ static tn_status begin(record *r, const char *f, tn_tensorboard *log, const char
     struct timespec now;
     *r = (record){ .function = f, .log = log, .event.failed = true }; /* takes nothing */
     if (!log) return tni_null(f, "log", "one from tn_tensorboard_new");
-    tn_status status = more ? check_text(f, "tag", tag, TNI_NAME_LIMIT) : TN_OK;
-    if (status != TN_OK) return status;
+    if (more) TNI_TRY(check_text(f, "tag", tag, TNI_NAME_LIMIT));
     const char *why = log->written < 0 ? "ends in a part of a record" : "another process made it";
     if (log->written < 0 || log->owner != getpid())
         return tni_file_error(TN_E_STATE, f, log->path, "%s: want a new log", why);
@@ -307,10 +306,8 @@ static tn_status count_all(histogram *h, const char *f, tn_tensor *x)
     tn_tensor *flat = tn_reshape(tn_to(x, tn_cpu()), TN_SHAPE(n));
     for (int64_t at = 0; at < n; at += AT_ONCE) {
         const int64_t some = TNI_MIN(n - at, AT_ONCE);
-        tn_status status = TN_OK;
-        TN_SCOPE status = tn_copy_out(tn_narrow(flat, 0, at, some), values,
-                                      (size_t)some * sizeof *values, TN_F64);
-        if (status != TN_OK) return status;
+        TN_SCOPE TNI_TRY(tn_copy_out(tn_narrow(flat, 0, at, some), values,
+                                     (size_t)some * sizeof *values, TN_F64));
         for (int64_t i = 0; i < some; i++) count(h, values[i]);
     }
     return TN_OK;

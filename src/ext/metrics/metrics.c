@@ -232,9 +232,8 @@ static tn_status gather_scores(metric *m)
     const int64_t n = m->shape.size[1], size = tn_parallel_size();
     tn_tensor *all = tn_full_as(TN_SHAPE(size, 2, n), 0, TN_F64, tn_device_of(m->sums));
     tn_tensor *mine = tn_select(all, 0, tn_parallel_rank());
-    tn_status status = tn_parallel_agree(mine ? tn_copy_(mine, m->sums) : tni_pending());
-    if (status == TN_OK) status = tn_parallel_sum_(all);
-    if (status != TN_OK) return status;
+    TNI_TRY(tn_parallel_agree(mine ? tn_copy_(mine, m->sums) : tni_pending()));
+    TNI_TRY(tn_parallel_sum_(all));
     all = tn_reshape(tn_transpose(all, 0, 1), TN_SHAPE(2, size * n));
     tn_tensor *order = tn_argsort(tn_gt_scalar(tn_select(all, 0, 1), 0), 0, false);
     all = tn_narrow(tn_index_select(all, 1, order), 1, (size - 1) * n, n);

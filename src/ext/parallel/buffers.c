@@ -45,8 +45,7 @@ tn_status tni_buffers_pack(tn_data_parallel *p, const tn_list *buffers)
     copy(p, buffers, TN_BUFFERS_FIRST, NULL, NULL, &first);
     size_t size = 2 * (mean + first) + 1; /* of no buffers there is an address, too */
     if (!tni_room(&p->block, &p->block_capacity, 0, size, 1)) return TN_E_NOMEM;
-    tn_status status = copy(p, buffers, TN_BUFFERS_MEAN, p->block, NULL, &mean);
-    if (status != TN_OK) return status;
+    TNI_TRY(copy(p, buffers, TN_BUFFERS_MEAN, p->block, NULL, &mean));
     return copy(p, buffers, TN_BUFFERS_FIRST, p->block + 2 * mean, NULL, &first);
 }
 

@@ -170,8 +170,7 @@ static tn_status sum_in(const char *function, tn_tensor *t, void *data, size_t n
     unsigned char *failed = (unsigned char *)data + n * size;
     tn_status status = tn_copy_out(t, data, n * size, t->dtype);
     memset(failed, status != TN_OK, size);
-    tn_status sent = tni_ranks_status(function, mpi->sum(world, data, n + 1, t->dtype));
-    if (sent != TN_OK) return sent;
+    TNI_TRY(tni_ranks_status(function, mpi->sum(world, data, n + 1, t->dtype)));
     if (memcmp(failed, (uint64_t[]){ 0 }, size) != 0) return tni_agree(function, world, status);
     return tn_copy_in(t, data, n * size, t->dtype);
 }
@@ -248,9 +247,8 @@ tn_status tn_parallel_share_random(void)
     uint64_t seed, offset;
     if (!mpi) return TN_OK;
     tn_generator_get_state(tn_default_generator(), state);
-    tn_status status = tni_ranks_status(__func__, mpi->broadcast(world, state, sizeof state, 0));
-    if (status == TN_OK) status = tn_generator_set_state(tn_default_generator(), state);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_ranks_status(__func__, mpi->broadcast(world, state, sizeof state, 0)));
+    TNI_TRY(tn_generator_set_state(tn_default_generator(), state));
     tni_philox_get(&seed, &offset);
     tni_philox_set(seed + (uint64_t)mpi->rank, offset);
     return TN_OK;

@@ -44,9 +44,8 @@ tn_status tni_wire_new(const char *function, tn_device device, tni_mpi_group *gr
     void *stream;
     *w = (tni_wire){ .group = group };
     if (device.type == TN_CPU) return TN_OK;
-    tn_status status = open_nccl(function);
-    if (status == TN_OK) status = tni_cuda_stream_of(device, &stream);
-    if (status != TN_OK) return status;
+    TNI_TRY(open_nccl(function));
+    TNI_TRY(tni_cuda_stream_of(device, &stream));
     return connecting(function, nccl->line_new(device.index, stream, &w->line));
 }
 

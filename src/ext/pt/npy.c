@@ -148,8 +148,7 @@ static tn_status read_header(const source *s, header *h)
     const tni_input *in = &s->in;
     unsigned char b[12] = { 0 };
     const int64_t prefix = TNI_MIN(s->size, (int64_t)sizeof b);
-    tn_status status = read_from(s, 0, b, (size_t)prefix);
-    if (status != TN_OK) return status;
+    TNI_TRY(read_from(s, 0, b, (size_t)prefix));
     if (prefix < 10 || memcmp(b, MAGIC, 6) != 0)
         return tni_input_bad(in, b[0] == 'P' && b[1] == 'K'
                                      ? "an archive (.npz): want tn_load_tensors for it"
@@ -163,7 +162,7 @@ static tn_status read_header(const source *s, header *h)
                              n, MOST_HEADER);
     char *text = tni_alloc((size_t)n + 1);
     if (!text) return TN_E_NOMEM;
-    status = read_from(s, h->begin - n, text, (size_t)n);
+    tn_status status = read_from(s, h->begin - n, text, (size_t)n);
     text[n] = '\0';
     if (status == TN_OK) status = parse(in, text, text + n, h);
     tni_free(text, (size_t)n + 1);

@@ -48,12 +48,13 @@ static tn_status check_leaf(check *c, leaf *l)
 {
     tni_numbers g = { 0 }, at = { 0 };
     tn_dtype dtype = l->tensor->dtype;
-    tn_status status = tni_numbers_note(&g, l->gradient, 0, NULL);
-    if (status == TN_OK) status = tni_numbers_note(&at, l->tensor, 0, NULL);
+    TNI_TRY(tni_numbers_note(&g, l->gradient, 0, NULL));
+    TNI_TRY(tni_numbers_note(&at, l->tensor, 0, NULL));
     l->share->slope = g.norm;
     bool may = (dtype == TN_F64 || dtype == TN_F32) && g.norm >= FLT_MIN && isfinite(g.norm);
-    if (status != TN_OK || !may) return status;
+    if (!may) return TN_OK;
     double eps = dtype == TN_F64 ? DBL_EPSILON : FLT_EPSILON;
+    tn_status status = TN_OK;
     TN_SCOPE
     status = tni_run_slope(&c->run, l->tensor, tn_mul_scalar(l->gradient, 1 / g.norm),
                            cbrt(eps) * TNI_MAX(at.norm, 1), &l->share->difference);
@@ -117,8 +118,7 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
     TNI_SCOPES_STAY;
     if (!file) return tni_stream_given(f, file);
     if (!loss || tni_none(loss) || tni_is_buried(loss)) return tni_poison(f, "loss");
-    tn_status status = tni_trace_may_begin(f, options.model);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_trace_may_begin(f, options.model));
     tn_trace *tr = tni_trace_start(
         (tn_trace_options){ .model = options.model, .opt = options.opt, .values = options.values },
         true);
@@ -132,7 +132,7 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
     tr->user = &c;
     c.arena.failed = &tr->failed;
     tr->leaf = options.again ? note_leaf : NULL;
-    status = tn_backward(loss); /* its failure is the caller's, and told */
+    tn_status status = tn_backward(loss); /* its failure is the caller's, and told */
     note_loss(tr, loss);
     tn_status failed = tni_trace_stop(tr);
     bool logged = tr->log.n_steps > 0 && failed == TN_OK;

@@ -114,10 +114,7 @@ tn_status tn_trace_html(FILE *file, tn_trace *const *traces, int n)
     TNI_C_NUMBERS;
     if (!traces) return tni_poison(__func__, "traces");
     if (n < 1) return tni_error(TN_E_INVALID, "%s: %d traces: want at least one", __func__, n);
-    for (int i = 0; i < n; i++) {
-        tn_status status = tni_trace_writable(__func__, file, traces[i]);
-        if (status != TN_OK) return status;
-    }
+    for (int i = 0; i < n; i++) TNI_TRY(tni_trace_writable(__func__, file, traces[i]));
     for (const char *at = (const char *)tni_page;;) {
         size_t plain = strcspn(at, "\1\2\3");
         fwrite(at, 1, plain, file);
