@@ -115,21 +115,20 @@ static tn_status copy_input(tn_capture *c, int i, tn_tensor *from)
 /* On a CPU the step gets the caller's own inputs, moved there if necessary. */
 static tn_status take_inputs(tn_capture *c, tn_tensor *const *inputs)
 {
-    tn_status status = TN_OK;
     TN_NO_GRAD
-    for (int i = 0; i < c->n && status == TN_OK; i++) {
+    for (int i = 0; i < c->n; i++) {
         if (tni_none(inputs[i])) {
             c->input[i] = TN_NONE;
         } else if (c->graphs) {
-            status = copy_input(c, i, inputs[i]);
+            TNI_TRY(copy_input(c, i, inputs[i]));
         } else {
             tn_tensor *here = tn_to(inputs[i], c->device);
-            if (!here) status = tni_pending();
             tn_drop(c->input[i]);
             c->input[i] = tn_keep(here);
+            if (!here) return tni_pending();
         }
     }
-    return status;
+    return TN_OK;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */

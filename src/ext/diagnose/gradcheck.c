@@ -52,17 +52,13 @@ static tn_tensor *call(const check *c, bool record)
 /* The m values of y, without recording. */
 static tn_status evaluate(const check *c, double *values, int64_t m)
 {
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *y = call(c, false);
-    tn_status status = y ? TN_OK : tni_pending();
-    if (y && tn_numel(y) != m)
-        status = tni_error(TN_E_SHAPE,
-                           "tn_gradcheck: the function returned %" PRId64 " values, then %" PRId64
-                           ": want one shape",
-                           m, tn_numel(y));
-    if (status == TN_OK) status = read_values(y, values);
-    tn_scope_end(scope);
-    return status;
+    const tn_tensor *y = call(c, false);
+    if (!y) return tni_pending();
+    if (tn_numel(y) == m) return read_values(y, values);
+    return tni_error(TN_E_SHAPE,
+                     "tn_gradcheck: the function returned %" PRId64 " values, then %" PRId64
+                     ": want one shape",
+                     m, tn_numel(y));
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -70,22 +66,19 @@ static tn_status evaluate(const check *c, double *values, int64_t m)
 /* Row k of every input's Jacobian: rows[i] + k * numel(input i). */
 static tn_status backward_row(const check *c, tn_tensor *y, int64_t k, double **jacobian)
 {
-    tn_scope scope = tn_scope_begin();
     tn_tensor *unit = tni_basis(y, k);
-    tn_status status = unit ? TN_OK : tni_pending();
-    for (int i = 0; i < c->n && status == TN_OK; i++) {
+    if (!unit) return tni_pending();
+    for (int i = 0; i < c->n; i++) {
         if (!jacobian[i]) continue;
         tn_tensor *x = c->inputs[i], *g = TN_NONE;
-        status = tn_gradients(1, &y, &unit, 1, &x, &g, TN_RETAIN_GRAPH);
-        if (status != TN_OK || tni_none(g)) continue;
-        status =
-            tni_shape_equal(&g->shape, &x->shape)
-                ? read_values(g, jacobian[i] + k * tn_numel(x))
-                : tni_error(TN_E_SHAPE, "tn_gradcheck: %sthe gradient of input %d is %s: want %s",
-                            c->what, i, tni_text(g), tni_shape_text(&x->shape));
+        TNI_TRY(tn_gradients(1, &y, &unit, 1, &x, &g, TN_RETAIN_GRAPH));
+        if (tni_none(g)) continue;
+        if (!tni_shape_equal(&g->shape, &x->shape))
+            return tni_error(TN_E_SHAPE, "tn_gradcheck: %sthe gradient of input %d is %s: want %s",
+                             c->what, i, tni_text(g), tni_shape_text(&x->shape));
+        TNI_TRY(read_values(g, jacobian[i] + k * tn_numel(x)));
     }
-    tn_scope_end(scope);
-    return status;
+    return TN_OK;
 }
 
 /* All Jacobians by backward, of the current scope; NULL for inputs that need none. Also: f is
@@ -98,19 +91,18 @@ static tn_status backward_all(const check *c, double **jacobian, int64_t *m)
     for (int i = 0; i < c->n; i++)
         if (c->inputs[i]->requires_grad && !(jacobian[i] = zeros(*m, tn_numel(c->inputs[i]))))
             return tni_pending();
-    tn_status status = TN_OK;
-    for (int64_t k = 0; k < *m && y->requires_grad && status == TN_OK; k++)
-        status = backward_row(c, y, k, jacobian);
+    for (int64_t k = 0; k < *m && y->requires_grad; k++)
+        TN_SCOPE TNI_TRY(backward_row(c, y, k, jacobian));
     double *first = zeros(1, *m), *second = zeros(1, *m);
-    if (status == TN_OK) status = first && second ? read_values(y, first) : tni_pending();
-    if (status == TN_OK) status = evaluate(c, second, *m);
-    for (int64_t k = 0; k < *m && status == TN_OK; k++)
+    TNI_TRY(first && second ? read_values(y, first) : tni_pending());
+    TN_SCOPE TNI_TRY(evaluate(c, second, *m));
+    for (int64_t k = 0; k < *m; k++)
         if (fabs(first[k] - second[k]) > c->o.atol + c->o.rtol * fabs(first[k]))
-            status = tni_error(TN_E_INVALID,
-                               "tn_gradcheck: %soutput element %" PRId64 " was %.10g, then "
-                               "%.10g: want the same values at every call",
-                               c->what, k, first[k], second[k]);
-    return status;
+            return tni_error(TN_E_INVALID,
+                             "tn_gradcheck: %soutput element %" PRId64 " was %.10g, then "
+                             "%.10g: want the same values at every call",
+                             c->what, k, first[k], second[k]);
+    return TN_OK;
 }
 
 /* ---- differences ----------------------------------------------------------------------------- */
@@ -127,7 +119,7 @@ static tn_status compare_input(const check *c, int i, const double *jacobian, in
         for (int side = 0; side < 2 && status == TN_OK; side++) {
             values[j] = center + (side ? -c->o.eps : c->o.eps);
             status = tn_copy_in(x, values, nbytes, TN_F64);
-            if (status == TN_OK) status = evaluate(c, y[side], m);
+            TN_SCOPE if (status == TN_OK) status = evaluate(c, y[side], m);
         }
         values[j] = center;
         tn_status restored = tn_copy_in(x, values, nbytes, TN_F64);

@@ -209,9 +209,7 @@ static tn_status compare_reports(const tn_data_parallel *p)
 /* Whether the model still has the parameters that the buckets were made for. */
 static tn_status check_parameters(const tn_data_parallel *p)
 {
-    tn_scope scope = tn_scope_begin();
     const tn_list *now = tn_parameters(p->model);
-    tn_status status = now ? TN_OK : tni_pending();
     bool same = now && now->n == p->sync.n;
     for (int i = 0; same && i < now->n; i++) {
         const tn_tensor *t = now->entry[i].tensor;
@@ -219,8 +217,7 @@ static tn_status check_parameters(const tn_data_parallel *p)
                tni_shape_equal(&t->shape, &p->sync.leaf[i].average->shape) &&
                wide(t->dtype) == p->sync.leaf[i].average->dtype;
     }
-    tn_scope_end(scope);
-    if (status != TN_OK || same) return status;
+    if (!now || same) return now ? TN_OK : tni_pending();
     return tni_error(TN_E_STATE,
                      "%s: the model's parameters have changed since tn_data_parallel_new: want it "
                      "made again",
@@ -243,7 +240,8 @@ static tn_status begin(tni_sync *s)
     TNI_TRY(
         tni_wire_ready(&p->wire, p->device)); /* captured: all fail; GPU lost: the others wait */
     p->begun = true;
-    tn_status status = check_parameters(p);
+    tn_status status = TN_OK;
+    TN_SCOPE status = check_parameters(p);
     p->next = 0;
     for (size_t i = 0; i < p->n_buckets; i++) p->bucket[i].waiting = p->bucket[i].n;
     for (int i = 0; i < s->n; i++) p->part[i].there = p->part[i].used = false;

@@ -81,15 +81,14 @@ static tn_tensor *beside(tn_tensor *vector, const tn_tensor *x)
 /* running += momentum (now - running): for both, or for none if a value cannot be made. */
 static tn_status move(tn_tensor *running[2], tn_tensor *now[2], double momentum)
 {
-    tn_status status = TN_OK;
     tn_tensor *to[2];
     if (tni_none(running[0])) return TN_OK; /* both are */
     for (int i = 0; i < 2; i++)
         to[i] = tn_to_dtype(tn_reshape(tn_detach(now[i]), running[i]->shape), running[i]->dtype);
     if (!to[0] || !to[1]) return tni_pending();
     TN_NO_GRAD
-    for (int i = 0; i < 2 && status == TN_OK; i++) status = tn_lerp_(running[i], to[i], momentum);
-    return status;
+    for (int i = 0; i < 2; i++) TNI_TRY(tn_lerp_(running[i], to[i], momentum));
+    return TN_OK;
 }
 
 static tn_tensor *over_ranks(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,

@@ -54,30 +54,25 @@ static tn_status check_leaf(check *c, leaf *l)
     bool may = (dtype == TN_F64 || dtype == TN_F32) && g.norm >= FLT_MIN && isfinite(g.norm);
     if (!may) return TN_OK;
     double eps = dtype == TN_F64 ? DBL_EPSILON : FLT_EPSILON;
-    tn_status status = TN_OK;
-    TN_SCOPE
-    status = tni_run_slope(&c->run, l->tensor, tn_mul_scalar(l->gradient, 1 / g.norm),
-                           cbrt(eps) * TNI_MAX(at.norm, 1), &l->share->difference);
-    l->share->checked = status == TN_OK;
-    return status;
+    TN_SCOPE TNI_TRY(tni_run_slope(&c->run, l->tensor, tn_mul_scalar(l->gradient, 1 / g.norm),
+                                   cbrt(eps) * TNI_MAX(at.norm, 1), &l->share->difference));
+    l->share->checked = true;
+    return TN_OK;
 }
 
 /* Whether a second run gives the loss that was explained; then the leaves. */
 static tn_status check_all(check *c, double loss)
 {
     double now = 0;
-    bool recording = tn_set_grad_enabled(false);
-    tn_status status = tni_run_carry(&c->run);
-    if (status == TN_OK) status = tni_run_loss(&c->run, &now);
-    if (status == TN_OK && !(fabs(now - loss) <= 1e-4 * TNI_MAX(fabs(loss), 1e-3)))
+    TNI_TRY(tni_run_carry(&c->run));
+    TNI_TRY(tni_run_loss(&c->run, &now));
+    if (!(fabs(now - loss) <= 1e-4 * TNI_MAX(fabs(loss), 1e-3)))
         snprintf(c->refused, sizeof c->refused,
                  "no finite differences: again gives a loss of %.4g, not %.4g (does it draw other "
                  "random numbers, or read buffers that have moved?)",
                  now, loss);
-    for (size_t i = 0; status == TN_OK && !c->refused[0] && i < c->n; i++)
-        status = check_leaf(c, &c->leaves[i]);
-    tn_set_grad_enabled(recording);
-    return status;
+    for (size_t i = 0; !c->refused[0] && i < c->n; i++) TNI_TRY(check_leaf(c, &c->leaves[i]));
+    return TN_OK;
 }
 
 /* ---- telling --------------------------------------------------------------------------------- */
@@ -137,7 +132,8 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
     tn_status failed = tni_trace_stop(tr);
     bool logged = tr->log.n_steps > 0 && failed == TN_OK;
     if (status == TN_OK && failed != TN_OK) status = tni_error(failed, "%s: out of memory", f);
-    if (status == TN_OK && logged && options.again) status = check_all(&c, tr->log.steps[0].loss);
+    TN_NO_GRAD if (status == TN_OK && logged && options.again) status =
+        check_all(&c, tr->log.steps[0].loss);
     tni_saved_error error;
     tni_error_save(&error);
     tn_status written = logged ? write_account(file, tr, &c) : TN_OK;
