@@ -205,41 +205,38 @@ static tn_status report(check *c)
 static tn_status first_run(check *c)
 {
     tn_tensor *loss = NULL;
-    tn_status status = tni_run_watch(&c->run, &loss);
-    if (status == TN_OK && loss->dtype != TN_F64)
-        status = tni_error(TN_E_DTYPE,
-                           "%s: the loss is %s of %s: want f64, as the copy that it is given makes "
-                           "it (a floating target must be f64 too)",
-                           c->run.function, tni_text(loss), tn_dtype_name(loss->dtype));
-    if (status == TN_OK) c->value = tn_item(loss);
-    if (status == TN_OK) status = tni_run_gradients(&c->run, tn_parameters(c->run.model), loss);
-    tn_status restored = tni_run_restore(&c->run);
     double again = 0;
-    if (status == TN_OK) status = restored;
-    if (status == TN_OK) status = tni_run_loss(&c->run, &again);
-    if (status == TN_OK && !(fabs(again - c->value) <= 1e-12 * fabs(c->value)) && !isnan(again))
-        status = tni_error(TN_E_INVALID,
-                           "%s: the loss was %.17g, then %.17g at the same parameters: want the "
-                           "same at every call (random numbers from the default generator are)",
-                           c->run.function, c->value, again);
-    return status;
+    TNI_TRY(tni_run_watch(&c->run, &loss));
+    if (loss->dtype != TN_F64)
+        return tni_error(TN_E_DTYPE,
+                         "%s: the loss is %s of %s: want f64, as the copy that it is given makes "
+                         "it (a floating target must be f64 too)",
+                         c->run.function, tni_text(loss), tn_dtype_name(loss->dtype));
+    c->value = tn_item(loss);
+    TNI_TRY(tni_run_gradients(&c->run, tn_parameters(c->run.model), loss));
+    TNI_TRY(tni_run_restore(&c->run));
+    TNI_TRY(tni_run_loss(&c->run, &again));
+    if (fabs(again - c->value) <= 1e-12 * fabs(c->value) || isnan(again)) return TN_OK;
+    return tni_error(TN_E_INVALID,
+                     "%s: the loss was %.17g, then %.17g at the same parameters: want the "
+                     "same at every call (random numbers from the default generator are)",
+                     c->run.function, c->value, again);
 }
 
+/* The caller restores what the runs have moved. */
 static tn_status check_copy(check *c)
 {
     bool read = false;
-    tn_status status = first_run(c);
-    int n = status == TN_OK ? c->run.leaves->n : 0;
+    TNI_TRY(first_run(c));
+    const int n = c->run.leaves->n;
     for (int i = 0; i < n; i++) read |= reader(c, i) >= 0;
-    if (status == TN_OK && !read)
-        status = tni_error(TN_E_INVALID,
-                           "%s: the loss reads none of %d trainable parameters: want it computed "
-                           "from the model that it is given, which is a copy",
-                           c->run.function, n);
-    for (int i = 0; i < n && status == TN_OK; i++) status = check_parameter(c, i);
-    if (status == TN_OK && c->worst >= 0) status = report(c);
-    tn_status restored = tni_run_restore(&c->run);
-    return status == TN_OK ? restored : status;
+    if (!read)
+        return tni_error(TN_E_INVALID,
+                         "%s: the loss reads none of %d trainable parameters: want it computed "
+                         "from the model that it is given, which is a copy",
+                         c->run.function, n);
+    for (int i = 0; i < n; i++) TNI_TRY(check_parameter(c, i));
+    return c->worst >= 0 ? report(c) : TN_OK;
 }
 
 tn_status tn_module_gradcheck(tn_module *m, tn_tensor *(*loss)(tn_module *m, void *user),
@@ -261,6 +258,8 @@ tn_status tn_module_gradcheck(tn_module *m, tn_tensor *(*loss)(tn_module *m, voi
                            c.run.function, options.eps, options.atol, options.rtol);
     c.o = options;
     if (status == TN_OK) status = (c.run.model = copy_of(m)) ? check_copy(&c) : tni_pending();
+    tn_status restored = tni_run_restore(&c.run);
+    if (status == TN_OK) status = restored;
     tni_run_free(&c.run);
     tn_scope_end(scope);
     if (c.run.model != m) tn_module_drop(c.run.model);

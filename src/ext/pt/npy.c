@@ -333,10 +333,10 @@ tn_status tni_npz_write(const char *function, const char *path, const tn_list *l
 {
     tni_atomic_file file;
     tni_zip_writer zip = { .file = &file };
-    tn_status status = tni_check_counts(function, list, true);
-    if (status == TN_OK && list->n == 0)
-        status = tni_error(TN_E_INVALID, "%s: no tensors: want one or more in a .npz", function);
-    for (int i = 0; status == TN_OK && i < list->n; i++) {
+    TNI_TRY(tni_check_counts(function, list, true));
+    if (list->n == 0)
+        return tni_error(TN_E_INVALID, "%s: no tensors: want one or more in a .npz", function);
+    for (int i = 0; i < list->n; i++) {
         const tn_tensor *t = list->entry[i].tensor;
         const size_t n = strlen(list->entry[i].name);
         if (n == 0 || n > TNI_ZIP_NAME_LIMIT - 4 || tni_utf8(list->entry[i].name, n) < n)
@@ -344,11 +344,10 @@ tn_status tni_npz_write(const char *function, const char *path, const tn_list *l
                              "%s: a tensor is named \"%.64s\": want 1 to %d bytes of UTF-8 text",
                              function, list->entry[i].name, TNI_ZIP_NAME_LIMIT - 4);
         if (tni_none(t) || !tni_file_dtype_of(t->dtype)->letter)
-            status =
-                tni_error(TN_E_DTYPE, "%s: %.200s is %s, which NumPy has not", function,
-                          list->entry[i].name, tni_none(t) ? "absent" : tn_dtype_name(t->dtype));
+            return tni_error(TN_E_DTYPE, "%s: %.200s is %s, which NumPy has not", function,
+                             list->entry[i].name, tni_none(t) ? "absent" : tn_dtype_name(t->dtype));
     }
-    if (status == TN_OK) status = tni_file_create(&file, function, path, 0);
+    tn_status status = tni_file_create(&file, function, path, 0);
     if (status != TN_OK) return status;
     for (int i = 0; status == TN_OK && i < list->n; i++)
         TN_SCOPE TN_NO_GRAD status = add_entry(
