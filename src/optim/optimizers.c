@@ -2,8 +2,6 @@
  * optimizers.c - optimizers by a rule: their types, defaults and constructors. The formulas are in
  * tensor/optim_formulas.h, with their sources; what all optimizers share is in optim.c.
  */
-#include <math.h>
-
 #include "optim/optim.h"
 
 /* Where rules look for these numbers. */

@@ -7,8 +7,6 @@
 #ifndef TNI_SCHEDULER_H
 #define TNI_SCHEDULER_H
 
-#include <math.h>
-
 #include "optim/optim.h"
 
 typedef struct tni_schedule {

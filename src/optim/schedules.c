@@ -4,8 +4,6 @@
  *
  * t is the step, counted from 0; base is the group's initial rate, or the rate last set by hand.
  */
-#include <stdio.h>
-
 #include "optim/scheduler.h"
 
 /* clang-format off */

@@ -1,9 +1,6 @@
 /*
  * serializer.c - fields to and from a list of named tensors, with one message for all misfits.
  */
-#include <math.h>
-#include <stdio.h>
-
 #include "nn/module.h"
 #include "optim/serializer.h"
 

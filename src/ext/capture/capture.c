@@ -90,9 +90,8 @@ static tn_status check_inputs(const tn_capture *c, int n, tn_tensor *const *inpu
     if (c->n >= 0 && n != c->n)
         return tni_error(TN_E_SHAPE, "%s: %d inputs, in the first run there were %d: want as many",
                          f, n, c->n);
-    tn_status status = TN_OK;
-    for (int i = 0; i < n && status == TN_OK; i++) status = check_input(c, i, inputs[i]);
-    return status;
+    for (int i = 0; i < n; i++) TNI_TRY(check_input(c, i, inputs[i]));
+    return TN_OK;
 }
 
 /* Copies into the capture's own input, made in the first run. A host tensor is read at once,
@@ -116,21 +115,20 @@ static tn_status copy_input(tn_capture *c, int i, tn_tensor *from)
 /* On a CPU the step gets the caller's own inputs, moved there if necessary. */
 static tn_status take_inputs(tn_capture *c, tn_tensor *const *inputs)
 {
-    tn_status status = TN_OK;
     TN_NO_GRAD
-    for (int i = 0; i < c->n && status == TN_OK; i++) {
+    for (int i = 0; i < c->n; i++) {
         if (tni_none(inputs[i])) {
             c->input[i] = TN_NONE;
         } else if (c->graphs) {
-            status = copy_input(c, i, inputs[i]);
+            TNI_TRY(copy_input(c, i, inputs[i]));
         } else {
             tn_tensor *here = tn_to(inputs[i], c->device);
-            if (!here) status = tni_pending();
             tn_drop(c->input[i]);
             c->input[i] = tn_keep(here);
+            if (!here) return tni_pending();
         }
     }
-    return status;
+    return TN_OK;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -189,10 +187,9 @@ static tn_status capture_step(tn_capture *c)
 {
     uint64_t seed, before;
     tni_philox_get(&seed, &before);
-    tn_status status = c->graphs->begin(&c->size, before, &c->graph);
-    if (status != TN_OK) return status;
+    TNI_TRY(c->graphs->begin(&c->size, before, &c->graph));
     c->result = call_step(c);
-    status = c->result ? TN_OK : tni_pending();
+    tn_status status = c->result ? TN_OK : tni_pending();
     uint64_t after;
     tni_philox_get(&seed, &after);
     tni_philox_set(seed, before);
@@ -230,11 +227,9 @@ static tn_status capture(tn_capture *c)
 static tn_status check_run(const tn_capture *c)
 {
     if (c->recording != tn_grad_enabled() || c->autocasting != tni_autocasting)
-        return tni_error(
-            TN_E_STATE,
-            "%s: the step was captured with gradients %s and autocast to %s, not as it is now: "
-            "want them set in the step, or a new capture",
-            f, c->recording ? "on" : "off", tn_dtype_name(c->autocasting));
+        return tni_stale("the step was captured with gradients %s and autocast to %s, not as it is "
+                         "now: want them set in the step, or a new capture",
+                         c->recording ? "on" : "off", tn_dtype_name(c->autocasting));
     tn_status status = tni_notes_check(c->notes);
     return status == TN_OK ? tni_capture_check_steps(c) : status;
 }

@@ -4,8 +4,6 @@
  */
 #include "ext/capture/capture.h"
 
-#include <pthread.h>
-
 static pthread_mutex_t *const lock = &tni_locks[TNI_LOCK_CAPTURE]; /* of made */
 static atomic_bool running;
 static uint64_t serials; /* of the capture that runs */
@@ -236,23 +234,19 @@ tn_status tni_notes_check(const tni_notes *r)
     for (size_t i = 0; i < r->n_modes; i++) {
         const tni_mode *mode = &r->mode[i];
         if (tn_training(mode->module) != mode->was)
-            return tni_error(
-                TN_E_STATE,
-                "tn_capture_run: a %s was %s when the step was captured, and is not now: "
-                "want tn_train or tn_eval as it was, or a new capture",
-                mode->module->type->name, mode->was ? "training" : "evaluating");
+            return tni_stale("a %s was %s when the step was captured, and is not now: want "
+                             "tn_train or tn_eval as it was, or a new capture",
+                             mode->module->type->name, mode->was ? "training" : "evaluating");
     }
     for (size_t i = 0; i < r->n_uses; i++) {
         const tni_held *use = &r->use[i];
         if (use->member && (use->member->storage != use->storage ||
                             (!use->member->is_parameter && !use->member->is_buffer)))
-            return tni_error(TN_E_STATE,
-                             "tn_capture_run: %s was moved, cast or replaced since the step was "
-                             "captured: want a new capture",
+            return tni_stale("%s was moved, cast or replaced since the step was captured: want a "
+                             "new capture",
                              tni_text(use->member));
         if (!use->member && atomic_load(&use->storage->refs) == 1)
-            return tni_error(TN_E_STATE,
-                             "tn_capture_run: the step reads a tensor of %zu bytes on the GPU that "
+            return tni_stale("the step reads a tensor of %zu bytes on the GPU that "
                              "was made before it and that nobody else holds now, so its values "
                              "cannot change: want it kept and written in place (tn_copy_), or "
                              "as an input",
@@ -260,8 +254,7 @@ tn_status tni_notes_check(const tni_notes *r)
     }
     for (size_t i = 0; i < r->n_leaves; i++)
         if (r->leaf[i].from_none && tni_grad_of(r->leaf[i].leaf))
-            return tni_error(TN_E_STATE,
-                             "tn_capture_run: %s has a gradient, had none when the step was "
+            return tni_stale("%s has a gradient, had none when the step was "
                              "captured, and the step would overwrite it: want tn_optim_zero_grad "
                              "before tn_capture_run or in the step",
                              tni_text(r->leaf[i].leaf));

@@ -61,49 +61,37 @@ tn_status tni_capture_note(tni_notes *notes, tn_optim *opt, int n)
 
 static tn_status check(const tni_captured_step *s)
 {
-    static const char f[] = "tn_capture_run";
     if (s->opt->n != s->n_params)
-        return tni_error(
-            TN_E_STATE,
-            "%s: the optimizer had %d parameters when the step was captured, and has %d: "
-            "want a new capture",
-            f, s->n_params, s->opt->n);
+        return tni_stale("the optimizer had %d parameters when the step was captured, and has %d: "
+                         "want a new capture",
+                         s->n_params, s->opt->n);
     if (s->opt->hooks.n > s->opt->hooks.removed)
-        return tni_error(
-            TN_E_STATE,
-            "%s: the optimizer has got a hook since the step was captured, which calls "
-            "none: want it removed",
-            f);
+        return tni_stale("the optimizer has got a hook since the step was captured, which calls "
+                         "none: want it removed");
     for (int i = 0; i < s->n_params; i++)
         if (s->opt->param[i].tensor->requires_grad != s->required[i])
-            return tni_error(TN_E_STATE,
-                             "%s: %s was %s since the step was captured: want a new capture", f,
+            return tni_stale("%s was %s since the step was captured: want a new capture",
                              s->opt->param[i].name, s->required[i] ? "frozen" : "thawed");
     for (int k = 0; k < s->n; k++) {
         const tni_captured_param *was = &s->param[k];
         const tni_optim_param *p = &s->opt->param[was->index];
         if (p->tensor->storage != was->storage)
-            return tni_error(
-                TN_E_STATE,
-                "%s: %s was moved, cast or replaced since the step was captured: want a new "
-                "capture",
-                f, p->name);
+            return tni_stale("%s was moved, cast or replaced since the step was captured: want a "
+                             "new capture",
+                             p->name);
         for (int slot = 0; slot < TN_OPTIM_STATES; slot++)
             if (storage_of(p->state[slot]) != was->state[slot])
-                return tni_error(
-                    TN_E_STATE,
-                    "%s: the optimizer's state of %s was loaded or replaced since the step "
-                    "was captured: want a new capture",
-                    f, p->name);
+                return tni_stale("the optimizer's state of %s was loaded or replaced since the "
+                                 "step was captured: want a new capture",
+                                 p->name);
     }
     return TN_OK;
 }
 
 tn_status tni_capture_check_steps(const tn_capture *c)
 {
-    tn_status status = TN_OK;
-    for (size_t i = 0; i < c->n_steps && status == TN_OK; i++) status = check(&c->steps[i]);
-    return status;
+    for (size_t i = 0; i < c->n_steps; i++) TNI_TRY(check(&c->steps[i]));
+    return TN_OK;
 }
 
 void tni_capture_count(tn_capture *c, bool back)

@@ -293,8 +293,7 @@ static tn_status open_batches(tn_loader *l)
             epoch = last->epoch + new;
             position = new ? 0 : last->position + 1;
         }
-        tn_status status = open_batch(l, &l->batch[l->end % l->n_batches], epoch, position);
-        if (status != TN_OK) return status;
+        TNI_TRY(open_batch(l, &l->batch[l->end % l->n_batches], epoch, position));
         pthread_mutex_lock(&l->lock);
         l->end++;
         pthread_cond_broadcast(&l->work);

@@ -11,11 +11,11 @@
 #include "io/file.h"
 
 typedef struct table {
-    tn_csv c; /* first: the caller's pointer is the block's */
-    tni_input in;
+    tn_csv c;       /* first: the caller's pointer is the block's */
+    tni_input in;   /* for messages: the file is closed */
+    tni_bytes text; /* names and classes lie in it */
     tn_csv_options o;
-    char *text,
-        stops[4];  /* names and classes lie in text; what ends a field: its separator first */
+    char stops[4]; /* what ends a field: its separator first */
     char **cell;   /* row by row, the header too */
     int64_t *line; /* where each row begins; that of now is line_now */
     size_t n, room, lines, line_room;
@@ -49,7 +49,7 @@ static tn_status read_rows(table *t)
 {
     size_t columns = 0, in_row = 0;
     bool last = true;
-    char *at = t->text + (strncmp(t->text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0);
+    char *at = t->text.data + (strncmp(t->text.data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0);
     while (*at || !last) {
         if (last && (*at == '\n' || *at == '\r')) {
             t->line_now += *at == '\n' || at[1] != '\n';
@@ -61,8 +61,7 @@ static tn_status read_rows(table *t)
         if (last) t->line[t->lines++] = t->line_now;
         if (!tni_room(&t->cell, &t->room, t->n, 1, sizeof *t->cell)) return TN_E_NOMEM;
         t->cell[t->n++] = at;
-        tn_status status = read_field(t, &at, &last);
-        if (status != TN_OK) return status;
+        TNI_TRY(read_field(t, &at, &last));
         in_row++;
         if (!last) continue;
         if (t->lines == 1) columns = in_row;
@@ -161,15 +160,12 @@ static tn_status make_column(const table *t, int column, char kind, tn_column *c
 
 static tn_status read_table(table *t)
 {
-    tn_status status = tni_input_read(&t->in, 0, t->text, (size_t)t->in.size);
-    if (status != TN_OK) return status;
-    t->text[t->in.size] = '\0';
-    if (strlen(t->text) != (size_t)t->in.size)
-        return tni_input_bad(&t->in, "byte %zu is 0: want a text", strlen(t->text));
+    TNI_TRY(tni_bytes_file(&t->text, t->in.function, t->in.path, INT64_MAX));
+    if (strlen(t->text.data) != t->text.n)
+        return tni_input_bad(&t->in, "byte %zu is 0: want a text", strlen(t->text.data));
     if (!t->stops[0] || strchr("\"\r\n", t->stops[0]))
         return tni_input_error(&t->in, TN_E_INVALID, "a separator that is a quote or ends lines");
-    status = read_rows(t);
-    if (status != TN_OK) return status;
+    TNI_TRY(read_rows(t));
     const char *types = t->o.types;
     const int n = t->c.n_columns;
     if (types && (strlen(types) != (size_t)n || types[strspn(types, "ifdt-?")]))
@@ -179,9 +175,8 @@ static tn_status read_table(table *t)
     tn_column *column = tni_calloc_n((size_t)n, sizeof *column);
     t->c.column = column;
     if (!column) return TN_E_NOMEM;
-    for (int k = 0; status == TN_OK && k < n; k++)
-        status = make_column(t, k, types ? types[k] : '?', &column[k]);
-    return status;
+    for (int k = 0; k < n; k++) TNI_TRY(make_column(t, k, types ? types[k] : '?', &column[k]));
+    return TN_OK;
 }
 
 /* ---- tables ---------------------------------------------------------------------------------- */
@@ -189,21 +184,16 @@ static tn_status read_table(table *t)
 tn_csv *tn_csv_load(const char *path, tn_csv_options o)
 {
     TNI_C_NUMBERS;
-    tni_input in;
-    if (tni_input_open(&in, "tn_csv_load", path) != TN_OK) return NULL;
-    tn_status status = TN_E_NOMEM;
+    tn_status status = TN_OK;
     table *t = tni_calloc(sizeof *t);
-    if (t) {
-        *t = (table){ .in = in, .o = o, .stops = ",\r\n", .line_now = 1 };
-        if (o.separator) t->stops[0] = o.separator;
-        t->text = tni_alloc((size_t)in.size + 1);
-        if (t->text) TN_SCOPE status = read_table(t);
-        tni_room_free(&t->cell, &t->room, sizeof *t->cell);
-        tni_room_free(&t->line, &t->line_room, sizeof *t->line);
-    }
-    tni_input_close(&in);
+    if (!t) return NULL;
+    *t = (table){ .in = { "tn_csv_load", path }, .o = o, .stops = ",\r\n", .line_now = 1 };
+    if (o.separator) t->stops[0] = o.separator;
+    TN_SCOPE status = read_table(t);
+    tni_room_free(&t->cell, &t->room, sizeof *t->cell);
+    tni_room_free(&t->line, &t->line_room, sizeof *t->line);
     if (status == TN_OK) return &t->c;
-    if (t) tn_csv_free(&t->c);
+    tn_csv_free(&t->c);
     return NULL;
 }
 
@@ -217,6 +207,6 @@ void tn_csv_free(tn_csv *csv)
         if (c->classes) tni_free((void *)c->classes, (size_t)csv->rows * sizeof *c->classes);
     }
     if (csv->column) tni_free((void *)csv->column, (size_t)csv->n_columns * sizeof *csv->column);
-    if (t->text) tni_free(t->text, (size_t)t->in.size + 1);
+    tni_bytes_free(&t->text);
     tni_free(t, sizeof *t);
 }

@@ -35,8 +35,7 @@ static tn_status inflate_some(stream *s, unsigned char *out, size_t n, size_t *g
         if (s->z.avail_in == 0) {
             s->z.avail_in = (uInt)TNI_MIN(s->in.size - s->at, (int64_t)CHUNK);
             s->z.next_in = s->buffer;
-            tn_status status = tni_input_read(&s->in, s->at, s->buffer, s->z.avail_in);
-            if (status != TN_OK) return status;
+            TNI_TRY(tni_input_read(&s->in, s->at, s->buffer, s->z.avail_in));
             s->at += s->z.avail_in;
         }
         if (s->z.avail_in == 0)
@@ -113,8 +112,7 @@ static tn_status read_header(stream *s, header *h)
 {
     unsigned char b[16];
     size_t got;
-    tn_status status = read_some(s, b, 4, &got);
-    if (status != TN_OK) return status;
+    TNI_TRY(read_some(s, b, 4, &got));
     if (got < 4) return bad(s, "shorter than an IDX header");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (kinds[i].type == b[2]) h->kind = kinds[i];
@@ -122,8 +120,7 @@ static tn_status read_header(stream *s, header *h)
     if (b[0] || b[1] || !h->kind.size || h->shape.rank < 1 || h->shape.rank > 4)
         return not_idx(s, b);
     size_t n = 4 * (size_t)h->shape.rank;
-    status = read_some(s, b, n, &got);
-    if (status != TN_OK) return status;
+    TNI_TRY(read_some(s, b, n, &got));
     if (got < n) return bad(s, "shorter than an IDX header");
     for (int i = 0; i < h->shape.rank; i++)
         h->shape.size[i] =

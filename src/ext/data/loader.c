@@ -144,25 +144,23 @@ static tn_loader *complete(const char *f, tn_loader *l, const tn_dataset *d, tn_
 
 tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o)
 {
-    static const char f[] = "tn_loader_new";
-    if (check_tensors(f, tensors, n) != TN_OK) return NULL;
+    if (check_tensors(__func__, tensors, n) != TN_OK) return NULL;
     tn_loader *l = tni_calloc(sizeof *l);
     if (!l) return NULL;
     l->tensors =
         (tn_dataset){ .length = tensors[0]->shape.size[0], .fields = l->field, .n_fields = n };
     tn_status status = TN_OK;
     for (int k = 0; status == TN_OK && k < n; k++) status = keep_tensor(l, k, tensors[k]);
-    if (status == TN_OK) return complete(f, l, &l->tensors, o);
+    if (status == TN_OK) return complete(__func__, l, &l->tensors, o);
     tn_loader_free(l);
     return NULL;
 }
 
 tn_loader *tn_loader_from(const tn_dataset *d, tn_loader_options o)
 {
-    static const char f[] = "tn_loader_from";
-    if (!d) return tni_nothing(tni_null(f, "d", "a data set"));
-    tn_loader *l = check_data(f, d) == TN_OK ? tni_calloc(sizeof *l) : NULL;
-    return l ? complete(f, l, d, o) : NULL;
+    if (!d) return tni_nothing(tni_null(__func__, "d", "a data set"));
+    tn_loader *l = check_data(__func__, d) == TN_OK ? tni_calloc(sizeof *l) : NULL;
+    return l ? complete(__func__, l, d, o) : NULL;
 }
 
 /* ---- using it -------------------------------------------------------------------------------- */
@@ -222,12 +220,11 @@ static int end_of_epoch(tn_loader *l)
 int tn_loader_next(tn_loader *l, tn_tensor **out, int n)
 {
     TNI_HOLD_TRAPS;
-    static const char f[] = "tn_loader_next";
-    if (!l) return tni_minus_one(tni_null(f, "loader", "a loader"));
-    if (!out) return tni_minus_one(tni_null(f, "out", "room for the batch"));
+    if (!l) return tni_minus_one(tni_null(__func__, "loader", "a loader"));
+    if (!out) return tni_minus_one(tni_null(__func__, "out", "room for the batch"));
     if (n != l->n_out)
         return tni_minus_one(tni_error(
-            TN_E_INVALID, "%s: room for %d tensors: want %d, the loader's", f, n, l->n_out));
+            TN_E_INVALID, "%s: room for %d tensors: want %d, the loader's", __func__, n, l->n_out));
     if (l->position >= l->batches) return end_of_epoch(l);
     const size_t guarded = tni_scope_guard();
     const tni_batch *b = tni_batches_get(l);
@@ -258,15 +255,13 @@ ANSWERS(tn_loader_position, position)
 
 tn_status tn_loader_set_batch_size(tn_loader *l, int64_t batch_size)
 {
-    static const char f[] = "tn_loader_set_batch_size";
-    if (!l) return tni_null(f, "loader", "a loader");
+    if (!l) return tni_null(__func__, "loader", "a loader");
     tn_loader_options o = l->o;
     o.batch_size = batch_size;
-    tn_status status = check_sizes(f, l->rows, &o);
-    if (status != TN_OK) return status;
+    TNI_TRY(check_sizes(__func__, l->rows, &o));
     if (l->position != 0)
-        return tni_error(TN_E_STATE, "%s: batch %" PRId64 " of an epoch: want its beginning", f,
-                         l->position);
+        return tni_error(TN_E_STATE, "%s: batch %" PRId64 " of an epoch: want its beginning",
+                         __func__, l->position);
     tni_batches_settle(l);
     l->o = o;
     l->batches = batches_of(l->rows, &o);

@@ -52,23 +52,22 @@ void tn_text_free(tn_text *text)
 tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g, int64_t batch,
                         int64_t context, tn_tensor **x, tn_tensor **y)
 {
-    static const char f[] = "tn_text_batch";
-    if (!text) return tni_null(f, "text", "a text");
-    if (!g) return tni_null(f, "g", "a generator");
-    if (!x || !y) return tni_null(f, x ? "y" : "x", "room for a tensor");
+    if (!text) return tni_null(__func__, "text", "a text");
+    if (!g) return tni_null(__func__, "g", "a generator");
+    if (!x || !y) return tni_null(__func__, x ? "y" : "x", "room for a tensor");
     int64_t n = valid ? text->n_valid : text->n_train;
     const unsigned char *id = valid ? text->valid : text->train;
     if (batch < 1 || context < 1)
         return tni_error(TN_E_INVALID, "%s: batch %" PRId64 ", context %" PRId64 ": want both >= 1",
-                         f, batch, context);
+                         __func__, batch, context);
     if (n <= context)
         return tni_error(TN_E_INVALID,
                          "%s: a %s part of %" PRId64 " characters: want more than context %" PRId64,
-                         f, valid ? "validation" : "training", n, context);
+                         __func__, valid ? "validation" : "training", n, context);
     tn_tensor *a = tn_empty_as(TN_SHAPE(batch, context), TN_I64, tn_cpu());
     tn_tensor *b = tn_empty_as(TN_SHAPE(batch, context), TN_I64, tn_cpu());
     if (!a || !b) return tni_pending();
-    if (tni_host_refused(f, "draws on the host", "a batch as an input of tn_capture_run"))
+    if (tni_host_refused(__func__, "draws on the host", "a batch as an input of tn_capture_run"))
         return TN_E_STATE;
     int64_t *from = tni_data(a);
     int64_t *to = tni_data(b);

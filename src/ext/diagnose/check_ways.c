@@ -161,24 +161,24 @@ static tn_status mean_gradient(tn_list *list, const tn_entry *parameter)
     tn_tensor *has = tn_full_as(TN_SHAPE(1), own != NULL, TN_F64, tn_cpu());
     tn_tensor *g =
         own ? tni_f64_of(own->tensor) : tn_full_as(parameter->tensor->shape, 0, TN_F64, tn_cpu());
-    tn_status status = tn_parallel_sum_(has);
-    if (status == TN_OK) status = tn_parallel_mean_(g);
-    return status == TN_OK && tn_item(has) > 0 ? tn_list_set(list, name, g) : status;
+    TNI_TRY(tn_parallel_sum_(has));
+    TNI_TRY(tn_parallel_mean_(g));
+    return tn_item(has) > 0 ? tn_list_set(list, name, g) : TN_OK;
 }
 
 /* From what each rank's step leaves by itself, what all should have. */
 static tn_status combine(tn_list *list, tn_module *m)
 {
     const tn_list *all = tn_list_concat(tn_parameters(m), tn_buffers(m));
-    tn_status status = all ? TN_OK : tni_pending();
-    for (int i = 0; status == TN_OK && i < all->n; i++) {
+    if (!all) return tni_pending();
+    for (int i = 0; i < all->n; i++) {
         const tn_entry *e = &all->entry[i];
         const bool buffer = e->kind == TN_BUFFER;
         if (!buffer || (e->persistent && !tni_is(e->role, TN_CONSTANT)))
-            status = tn_parallel_broadcast(tni_list_find(list, e->name)->tensor, 0);
-        if (status == TN_OK && !buffer) status = mean_gradient(list, e);
+            TNI_TRY(tn_parallel_broadcast(tni_list_find(list, e->name)->tensor, 0));
+        if (!buffer) TNI_TRY(mean_gradient(list, e));
     }
-    return status;
+    return TN_OK;
 }
 
 void tni_check_ranks(tni_check *c)

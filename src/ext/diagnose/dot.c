@@ -125,7 +125,7 @@ static int add(const tn_graph_node *node, void *user)
 
 tn_status tn_graph_dot(FILE *file, tn_tensor *root, tn_graph_options options)
 {
-    if (!file) return tni_error(TN_E_INVALID, "tn_graph_dot: the file is NULL: want an open one");
+    if (!file) return tni_stream_given("tn_graph_dot", file);
     if (!root || root == TN_NONE) return tni_poison("tn_graph_dot", "root");
     char *text = NULL;
     size_t size = 0;
@@ -141,8 +141,8 @@ tn_status tn_graph_dot(FILE *file, tn_tensor *root, tn_graph_options options)
     bool made = !ferror(d.text) && !d.failed;
     made = fclose(d.text) == 0 && made;
     if (status == TN_OK && !made) status = tni_error(TN_E_NOMEM, "tn_graph_dot: out of memory");
-    if (status == TN_OK && (fwrite(text, 1, size, file) < size || fflush(file) != 0))
-        status = tni_error(TN_E_IO, "tn_graph_dot: the file cannot be written");
+    if (status == TN_OK) fwrite(text, 1, size, file);
+    if (status == TN_OK) status = tni_stream_written("tn_graph_dot", file);
     free(text);
     tni_map_free(&d.place);
     tni_map_free(&d.boxes);

@@ -6,8 +6,6 @@
  * depend on it at all, and values through which a gradient would reach it. It was cut off where the
  * second colour ends but the first continues to the loss.
  */
-#include <math.h>
-
 #include "ext/diagnose/explain.h"
 #include "ext/parallel/group.h"
 
@@ -128,13 +126,12 @@ static bool holds(const tn_optim *opt, const tn_tensor *t)
 
 static tn_status judge_parameters(report *x)
 {
-    tn_status status = TN_OK;
     bool finite = isfinite(x->counts.loss);
     x->counts.nonfinite += !finite;
     if (!finite)
         tni_say(&x->findings, "(loss): it is %g: tn_set_anomaly names the op that made it so",
                 x->counts.loss);
-    for (int i = 0, k = 0; status == TN_OK && i < x->parameters->n; i++) {
+    for (int i = 0, k = 0; i < x->parameters->n; i++) {
         const tn_entry *e = &x->parameters->entry[i];
         tn_tensor *grad = e->tensor->requires_grad ? x->run.grad[k++] : NULL;
         if (!grad && x->counts.frozen++ < NOTES)
@@ -143,11 +140,11 @@ static tn_status judge_parameters(report *x)
         else if (grad && tni_none(grad))
             explain_missing(x, e);
         else if (grad && finite)
-            status = judge_gradient(x, e, grad);
+            TNI_TRY(judge_gradient(x, e, grad));
     }
     if (x->counts.frozen > NOTES)
         tni_say(&x->notes, "and %d more frozen", x->counts.frozen - NOTES);
-    return status;
+    return TN_OK;
 }
 
 /* ---- the optimizer --------------------------------------------------------------------------- */
@@ -263,8 +260,7 @@ static tn_status print(report *x, const tn_module *m, FILE *file, tn_explain_rep
     }
     if (status == TN_OK && file) {
         fwrite(text.data, 1, text.n, file);
-        if (ferror(file))
-            status = tni_error(TN_E_IO, "tn_explain_training: the file cannot be written");
+        status = tni_stream_written("tn_explain_training", file);
     }
     tni_bytes_free(&text);
     return status;
@@ -277,23 +273,20 @@ static tn_status examine(report *x, const tn_optim *opt)
     x->opt = opt;
     if (opt && tni_no_optim(opt)) return tni_poison("tn_explain_training", "opt");
     if (!x->parameters) return tni_pending();
-    tn_status status = tni_run_watch(&x->run, &x->loss);
-    if (status == TN_OK) {
-        x->counts.loss = tn_item(x->loss);
-        r->value[tni_run_number(r, x->loss)].leads = true;
-        for (size_t u = r->n_use; u-- > 0;) { /* every value that it was computed from */
-            const tni_use *use = &r->use[u];
-            bool leads = false;
-            for (int i = 0; i < use->n_out; i++) leads |= r->value[results(r, use)[i] / 2].leads;
-            for (int i = 0; leads && i < use->n_in; i++)
-                r->value[inputs(r, use)[i] / 2].leads = true;
-        }
-        status = tni_run_gradients(&x->run, x->parameters, x->loss);
+    TNI_TRY(tni_run_watch(&x->run, &x->loss));
+    x->counts.loss = tn_item(x->loss);
+    r->value[tni_run_number(r, x->loss)].leads = true;
+    for (size_t u = r->n_use; u-- > 0;) { /* every value that it was computed from */
+        const tni_use *use = &r->use[u];
+        bool leads = false;
+        for (int i = 0; i < use->n_out; i++) leads |= r->value[results(r, use)[i] / 2].leads;
+        for (int i = 0; leads && i < use->n_in; i++) r->value[inputs(r, use)[i] / 2].leads = true;
     }
-    if (status == TN_OK) status = judge_parameters(x);
-    if (status == TN_OK && tn_parallel_size() > 1) judge_ranks(x);
-    if (status == TN_OK && opt) judge_optimizer(x);
-    return status;
+    TNI_TRY(tni_run_gradients(&x->run, x->parameters, x->loss));
+    TNI_TRY(judge_parameters(x));
+    if (tn_parallel_size() > 1) judge_ranks(x);
+    if (opt) judge_optimizer(x);
+    return TN_OK;
 }
 
 tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
@@ -303,13 +296,12 @@ tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
     TNI_C_NUMBERS;
     TNI_SCOPES_STAY;
     report x = { 0 };
-    tn_status status = tni_run_begin(&x.run, "tn_explain_training", m, loss, user);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_run_begin(&x.run, "tn_explain_training", m, loss, user));
     if (tn_parallel_size() > 1)
         snprintf(x.here, sizeof x.here, " on rank %d of %d", tn_parallel_rank(),
                  tn_parallel_size());
     tn_scope scope = tn_scope_begin();
-    status = examine(&x, opt);
+    tn_status status = examine(&x, opt);
     tn_status restored = tni_run_restore(&x.run);
     if (status == TN_OK) status = restored;
     if (status == TN_OK) status = print(&x, m, file, out);

@@ -195,26 +195,24 @@ static void saw_call(tni_watcher *self, tn_module *m, int n_in, tn_tensor *const
 static tn_status add_part(tn_module *m, const char *path, void *user)
 {
     tni_run *r = user;
-    tn_status status = TN_OK;
     if (!tni_room(&r->part, &r->part_room, r->n_part, 1, sizeof *r->part)) return TN_E_NOMEM;
     tni_part *p = &r->part[r->n_part++];
     *p = (tni_part){ .module = tn_module_keep(m), .path = tni_strdup(path) };
     if (!p->path || tni_map_put(&r->parts, m, (void *)(uintptr_t)r->n_part) < 0) return TN_E_NOMEM;
-    for (int i = 0; i < m->state->n && status == TN_OK; i++) {
+    for (int i = 0; i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
         if (slot->kind == TNI_CHILD) continue;
         if (slot->kind == TNI_BUFFER && !tni_batch_add(r->buffers, m, slot, slot->tensor, NULL))
-            status = tni_pending();
-        if (status == TN_OK && !tni_none(slot->tensor) &&
-            tni_map_put(&r->member, slot->tensor, slot->tensor) < 0)
-            status = TN_E_NOMEM;
+            return tni_pending();
+        if (!tni_none(slot->tensor) && tni_map_put(&r->member, slot->tensor, slot->tensor) < 0)
+            return TN_E_NOMEM;
     }
-    if (status == TN_OK && m->type->extra_state) {
+    if (m->type->extra_state) {
         tn_tensor *now = m->type->extra_state(m);
         if (!now || !(now = tn_clone(now))) return tni_poison(m->type->name, "its extra state");
         p->extra = tn_keep(now);
     }
-    return status;
+    return TN_OK;
 }
 
 tn_status tni_run_carry(tni_run *r)
@@ -228,8 +226,7 @@ tn_status tni_run_carry(tni_run *r)
 
 tn_status tni_run_begin(tni_run *r, const char *function, tn_module *m, tni_loss loss, void *user)
 {
-    tn_status status = tni_module_check(function, m);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_module_check(function, m));
     if (!loss)
         return tni_error(TN_E_INVALID, "%s: the loss is NULL: want a function that makes it",
                          function);

@@ -11,8 +11,6 @@
  * through the recorded gradient (TN_CREATE_GRAPH) and the differences through the unrecorded one,
  * so the two versions of an op's gradient are compared as well.
  */
-#include <math.h>
-
 #include "autograd/op.h"
 
 typedef struct check {
@@ -24,11 +22,6 @@ typedef struct check {
     const char *what; /* "" or "second derivative: " */
 } check;
 
-static int64_t numel(const tn_tensor *t)
-{
-    return tni_shape_numel(&t->shape);
-}
-
 /* rows x n zeros of the current scope, on the host; NULL + message. */
 static double *zeros(int64_t rows, int64_t n)
 {
@@ -39,7 +32,7 @@ static double *zeros(int64_t rows, int64_t n)
 
 static tn_status read_values(const tn_tensor *t, double *values)
 {
-    return tn_copy_out(t, values, (size_t)numel(t) * sizeof *values, TN_F64);
+    return tn_copy_out(t, values, (size_t)tn_numel(t) * sizeof *values, TN_F64);
 }
 
 /* ---- one evaluation -------------------------------------------------------------------------- */
@@ -59,17 +52,13 @@ static tn_tensor *call(const check *c, bool record)
 /* The m values of y, without recording. */
 static tn_status evaluate(const check *c, double *values, int64_t m)
 {
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *y = call(c, false);
-    tn_status status = y ? TN_OK : tni_pending();
-    if (y && numel(y) != m)
-        status = tni_error(TN_E_SHAPE,
-                           "tn_gradcheck: the function returned %" PRId64 " values, then %" PRId64
-                           ": want one shape",
-                           m, numel(y));
-    if (status == TN_OK) status = read_values(y, values);
-    tn_scope_end(scope);
-    return status;
+    const tn_tensor *y = call(c, false);
+    if (!y) return tni_pending();
+    if (tn_numel(y) == m) return read_values(y, values);
+    return tni_error(TN_E_SHAPE,
+                     "tn_gradcheck: the function returned %" PRId64 " values, then %" PRId64
+                     ": want one shape",
+                     m, tn_numel(y));
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -77,22 +66,19 @@ static tn_status evaluate(const check *c, double *values, int64_t m)
 /* Row k of every input's Jacobian: rows[i] + k * numel(input i). */
 static tn_status backward_row(const check *c, tn_tensor *y, int64_t k, double **jacobian)
 {
-    tn_scope scope = tn_scope_begin();
     tn_tensor *unit = tni_basis(y, k);
-    tn_status status = unit ? TN_OK : tni_pending();
-    for (int i = 0; i < c->n && status == TN_OK; i++) {
+    if (!unit) return tni_pending();
+    for (int i = 0; i < c->n; i++) {
         if (!jacobian[i]) continue;
         tn_tensor *x = c->inputs[i], *g = TN_NONE;
-        status = tn_gradients(1, &y, &unit, 1, &x, &g, TN_RETAIN_GRAPH);
-        if (status != TN_OK || tni_none(g)) continue;
-        status =
-            tni_shape_equal(&g->shape, &x->shape)
-                ? read_values(g, jacobian[i] + k * numel(x))
-                : tni_error(TN_E_SHAPE, "tn_gradcheck: %sthe gradient of input %d is %s: want %s",
-                            c->what, i, tni_text(g), tni_shape_text(&x->shape));
+        TNI_TRY(tn_gradients(1, &y, &unit, 1, &x, &g, TN_RETAIN_GRAPH));
+        if (tni_none(g)) continue;
+        if (!tni_shape_equal(&g->shape, &x->shape))
+            return tni_error(TN_E_SHAPE, "tn_gradcheck: %sthe gradient of input %d is %s: want %s",
+                             c->what, i, tni_text(g), tni_shape_text(&x->shape));
+        TNI_TRY(read_values(g, jacobian[i] + k * tn_numel(x)));
     }
-    tn_scope_end(scope);
-    return status;
+    return TN_OK;
 }
 
 /* All Jacobians by backward, of the current scope; NULL for inputs that need none. Also: f is
@@ -101,23 +87,22 @@ static tn_status backward_all(const check *c, double **jacobian, int64_t *m)
 {
     tn_tensor *y = call(c, true);
     if (!y) return tni_pending();
-    *m = numel(y);
+    *m = tn_numel(y);
     for (int i = 0; i < c->n; i++)
-        if (c->inputs[i]->requires_grad && !(jacobian[i] = zeros(*m, numel(c->inputs[i]))))
+        if (c->inputs[i]->requires_grad && !(jacobian[i] = zeros(*m, tn_numel(c->inputs[i]))))
             return tni_pending();
-    tn_status status = TN_OK;
-    for (int64_t k = 0; k < *m && y->requires_grad && status == TN_OK; k++)
-        status = backward_row(c, y, k, jacobian);
+    for (int64_t k = 0; k < *m && y->requires_grad; k++)
+        TN_SCOPE TNI_TRY(backward_row(c, y, k, jacobian));
     double *first = zeros(1, *m), *second = zeros(1, *m);
-    if (status == TN_OK) status = first && second ? read_values(y, first) : tni_pending();
-    if (status == TN_OK) status = evaluate(c, second, *m);
-    for (int64_t k = 0; k < *m && status == TN_OK; k++)
+    TNI_TRY(first && second ? read_values(y, first) : tni_pending());
+    TN_SCOPE TNI_TRY(evaluate(c, second, *m));
+    for (int64_t k = 0; k < *m; k++)
         if (fabs(first[k] - second[k]) > c->o.atol + c->o.rtol * fabs(first[k]))
-            status = tni_error(TN_E_INVALID,
-                               "tn_gradcheck: %soutput element %" PRId64 " was %.10g, then "
-                               "%.10g: want the same values at every call",
-                               c->what, k, first[k], second[k]);
-    return status;
+            return tni_error(TN_E_INVALID,
+                             "tn_gradcheck: %soutput element %" PRId64 " was %.10g, then "
+                             "%.10g: want the same values at every call",
+                             c->what, k, first[k], second[k]);
+    return TN_OK;
 }
 
 /* ---- differences ----------------------------------------------------------------------------- */
@@ -125,7 +110,7 @@ static tn_status backward_all(const check *c, double **jacobian, int64_t *m)
 static tn_status compare_input(const check *c, int i, const double *jacobian, int64_t m)
 {
     tn_tensor *x = c->inputs[i];
-    int64_t n = numel(x);
+    int64_t n = tn_numel(x);
     size_t nbytes = (size_t)n * sizeof(double);
     double *values = zeros(1, n), *y[2] = { zeros(1, m), zeros(1, m) }; /* above and below */
     tn_status status = values && y[0] && y[1] ? read_values(x, values) : tni_pending();
@@ -134,7 +119,7 @@ static tn_status compare_input(const check *c, int i, const double *jacobian, in
         for (int side = 0; side < 2 && status == TN_OK; side++) {
             values[j] = center + (side ? -c->o.eps : c->o.eps);
             status = tn_copy_in(x, values, nbytes, TN_F64);
-            if (status == TN_OK) status = evaluate(c, y[side], m);
+            TN_SCOPE if (status == TN_OK) status = evaluate(c, y[side], m);
         }
         values[j] = center;
         tn_status restored = tn_copy_in(x, values, nbytes, TN_F64);
@@ -197,7 +182,7 @@ static tn_tensor *gradient(tn_tensor **inputs, void *user)
 static tn_tensor *cotangent(const check *c)
 {
     const tn_tensor *y = call(c, false);
-    tn_tensor *k = y ? tn_to(tn_arange(0, (double)numel(y), 1, TN_F64), tn_device_of(y)) : NULL;
+    tn_tensor *k = y ? tn_to(tn_arange(0, (double)tn_numel(y), 1, TN_F64), tn_device_of(y)) : NULL;
     if (k) k = tn_reshape(tn_sin(tn_add_scalar(tn_mul_scalar(k, 1.7), 0.4)), y->shape);
     return k && tn_set_requires_grad(k, true) == TN_OK ? k : NULL;
 }
@@ -255,8 +240,7 @@ tn_status tn_gradcheck(tn_function f, tn_tensor **inputs, int n, void *user,
     TNI_HOLD_TRAPS;
     if (!f) return tni_poison("tn_gradcheck", "f");
     if (!inputs || n < 1) return tni_poison("tn_gradcheck", "inputs");
-    tn_status status = usable(inputs, n);
-    if (status != TN_OK) return status;
+    TNI_TRY(usable(inputs, n));
     if (options.eps == 0) options.eps = 1e-6;
     if (options.atol == 0) options.atol = 1e-5;
     if (options.rtol == 0) options.rtol = 1e-3;
@@ -267,7 +251,7 @@ tn_status tn_gradcheck(tn_function f, tn_tensor **inputs, int n, void *user,
     check c = { f, inputs, n, user, options, "" };
     bool counted = tni_padding_counts;
     tni_padding_counts = true;
-    status = first_order(&c);
+    tn_status status = first_order(&c);
     if (status == TN_OK && options.second) status = second_order(&c);
     tni_padding_counts = counted;
     return status;

@@ -143,8 +143,7 @@ static tn_status number_all(walk *w, tn_tensor *root, tn_graph_options o)
 {
     if (o.model) know(w, tn_parameters(o.model));
     if (o.model) know(w, tn_buffers(o.model));
-    tn_status status = w->failed ? tni_pending() : tni_tape_from(&w->tape, 1, &root->node);
-    if (status != TN_OK) return status;
+    TNI_TRY(w->failed ? tni_pending() : tni_tape_from(&w->tape, 1, &root->node));
     if (!root->node) item_of(w, root, root->requires_grad);
     w->n_values = 1;
     for (size_t k = 0; k < w->tape.n; k++) {

@@ -14,7 +14,6 @@
  * what the left half does not explain, the right half does.
  */
 #include <float.h>
-#include <math.h>
 #include <tenon/derivatives.h>
 
 #include "ext/diagnose/explain.h"
@@ -77,8 +76,7 @@ static tn_status slopes_along(check *c, int i, tn_tensor *u, slopes *s)
         s->backward = tn_item(sum);
     }
     for (double eps = c->o.eps; eps > c->o.eps / 1e3; eps /= 100) {
-        tn_status status = tni_run_slope(&c->run, c->run.leaf[i], u, eps, &s->differences);
-        if (status != TN_OK) return status;
+        TNI_TRY(tni_run_slope(&c->run, c->run.leaf[i], u, eps, &s->differences));
         double tolerance =
             c->o.atol + c->o.rtol * fabs(s->differences) + 8 * DBL_EPSILON * fabs(c->value) / eps;
         s->excess = fabs(s->backward - s->differences) / tolerance;
@@ -113,12 +111,10 @@ static tn_status check_parameter(check *c, int i)
     const tn_tensor *p = c->run.leaf[i];
     int64_t n = c->o.fast ? 1 : tni_shape_numel(&p->shape);
     bool wrong = false;
-    tn_status status = TN_OK;
-    for (int64_t j = 0; j < n && status == TN_OK; j++) {
+    for (int64_t j = 0; j < n; j++) {
         slopes s = { 0 };
-        TN_SCOPE
-        status = slopes_along(c, i, c->o.fast ? direction(c, i) : tni_basis(p, j), &s);
-        if (status != TN_OK || s.excess <= 1) continue;
+        TN_SCOPE TNI_TRY(slopes_along(c, i, c->o.fast ? direction(c, i) : tni_basis(p, j), &s));
+        if (s.excess <= 1) continue;
         wrong = true;
         if (c->last < 0 || reader(c, i) > reader(c, c->last)) c->last = i;
         if (c->worst >= 0 && s.excess <= c->found.excess) continue;
@@ -127,7 +123,7 @@ static tn_status check_parameter(check *c, int i)
         c->found = s;
     }
     c->wrong += wrong;
-    return status;
+    return TN_OK;
 }
 
 /* u's elements from..from+n, the others 0. */
@@ -142,14 +138,13 @@ static tn_tensor *part_of(tn_tensor *u, int64_t from, int64_t n)
 /* In fast mode: an element of the worst parameter where the slopes differ. */
 static tn_status find_element(check *c)
 {
-    tn_scope scope = tn_scope_begin();
     tn_tensor *u = direction(c, c->worst);
+    if (!u) return tni_pending();
     double whole = c->found.backward - c->found.differences;
-    int64_t from = 0, n = u ? tn_numel(u) : 0;
-    tn_status status = u ? TN_OK : tni_pending();
-    while (n > 1 && status == TN_OK) {
+    int64_t from = 0, n = tn_numel(u);
+    while (n > 1) {
         slopes left = { 0 };
-        TN_SCOPE status = slopes_along(c, c->worst, part_of(u, from, n / 2), &left);
+        TN_SCOPE TNI_TRY(slopes_along(c, c->worst, part_of(u, from, n / 2), &left));
         double difference = left.backward - left.differences;
         bool go_left = fabs(difference) >= fabs(whole - difference);
         whole = go_left ? difference : whole - difference;
@@ -157,8 +152,7 @@ static tn_status find_element(check *c)
         n = go_left ? n / 2 : n - n / 2;
     }
     c->element = from;
-    tn_scope_end(scope);
-    return status;
+    return TN_OK;
 }
 
 /* ---- the report ------------------------------------------------------------------------------ */
@@ -181,11 +175,9 @@ static tn_status report(check *c)
         snprintf(along, sizeof along,
                  "along a random direction backward gives %.6g, finite differences give %.6g; ",
                  c->found.backward, c->found.differences);
-        tn_status status = find_element(c);
+        TN_SCOPE TNI_TRY(find_element(c));
         const tn_tensor *leaf = c->run.leaf[c->worst];
-        if (status == TN_OK)
-            TN_SCOPE status = slopes_along(c, c->worst, tni_basis(leaf, c->element), &c->found);
-        if (status != TN_OK) return status;
+        TN_SCOPE TNI_TRY(slopes_along(c, c->worst, tni_basis(leaf, c->element), &c->found));
     }
     tn_shape at = c->run.leaf[c->worst]->shape; /* becomes the element's place */
     int64_t element = c->element;
@@ -213,41 +205,38 @@ static tn_status report(check *c)
 static tn_status first_run(check *c)
 {
     tn_tensor *loss = NULL;
-    tn_status status = tni_run_watch(&c->run, &loss);
-    if (status == TN_OK && loss->dtype != TN_F64)
-        status = tni_error(TN_E_DTYPE,
-                           "%s: the loss is %s of %s: want f64, as the copy that it is given makes "
-                           "it (a floating target must be f64 too)",
-                           c->run.function, tni_text(loss), tn_dtype_name(loss->dtype));
-    if (status == TN_OK) c->value = tn_item(loss);
-    if (status == TN_OK) status = tni_run_gradients(&c->run, tn_parameters(c->run.model), loss);
-    tn_status restored = tni_run_restore(&c->run);
     double again = 0;
-    if (status == TN_OK) status = restored;
-    if (status == TN_OK) status = tni_run_loss(&c->run, &again);
-    if (status == TN_OK && !(fabs(again - c->value) <= 1e-12 * fabs(c->value)) && !isnan(again))
-        status = tni_error(TN_E_INVALID,
-                           "%s: the loss was %.17g, then %.17g at the same parameters: want the "
-                           "same at every call (random numbers from the default generator are)",
-                           c->run.function, c->value, again);
-    return status;
+    TNI_TRY(tni_run_watch(&c->run, &loss));
+    if (loss->dtype != TN_F64)
+        return tni_error(TN_E_DTYPE,
+                         "%s: the loss is %s of %s: want f64, as the copy that it is given makes "
+                         "it (a floating target must be f64 too)",
+                         c->run.function, tni_text(loss), tn_dtype_name(loss->dtype));
+    c->value = tn_item(loss);
+    TNI_TRY(tni_run_gradients(&c->run, tn_parameters(c->run.model), loss));
+    TNI_TRY(tni_run_restore(&c->run));
+    TNI_TRY(tni_run_loss(&c->run, &again));
+    if (fabs(again - c->value) <= 1e-12 * fabs(c->value) || isnan(again)) return TN_OK;
+    return tni_error(TN_E_INVALID,
+                     "%s: the loss was %.17g, then %.17g at the same parameters: want the "
+                     "same at every call (random numbers from the default generator are)",
+                     c->run.function, c->value, again);
 }
 
+/* The caller restores what the runs have moved. */
 static tn_status check_copy(check *c)
 {
     bool read = false;
-    tn_status status = first_run(c);
-    int n = status == TN_OK ? c->run.leaves->n : 0;
+    TNI_TRY(first_run(c));
+    const int n = c->run.leaves->n;
     for (int i = 0; i < n; i++) read |= reader(c, i) >= 0;
-    if (status == TN_OK && !read)
-        status = tni_error(TN_E_INVALID,
-                           "%s: the loss reads none of %d trainable parameters: want it computed "
-                           "from the model that it is given, which is a copy",
-                           c->run.function, n);
-    for (int i = 0; i < n && status == TN_OK; i++) status = check_parameter(c, i);
-    if (status == TN_OK && c->worst >= 0) status = report(c);
-    tn_status restored = tni_run_restore(&c->run);
-    return status == TN_OK ? restored : status;
+    if (!read)
+        return tni_error(TN_E_INVALID,
+                         "%s: the loss reads none of %d trainable parameters: want it computed "
+                         "from the model that it is given, which is a copy",
+                         c->run.function, n);
+    for (int i = 0; i < n; i++) TNI_TRY(check_parameter(c, i));
+    return c->worst >= 0 ? report(c) : TN_OK;
 }
 
 tn_status tn_module_gradcheck(tn_module *m, tn_tensor *(*loss)(tn_module *m, void *user),
@@ -269,6 +258,8 @@ tn_status tn_module_gradcheck(tn_module *m, tn_tensor *(*loss)(tn_module *m, voi
                            c.run.function, options.eps, options.atol, options.rtol);
     c.o = options;
     if (status == TN_OK) status = (c.run.model = copy_of(m)) ? check_copy(&c) : tni_pending();
+    tn_status restored = tni_run_restore(&c.run);
+    if (status == TN_OK) status = restored;
     tni_run_free(&c.run);
     tn_scope_end(scope);
     if (c.run.model != m) tn_module_drop(c.run.model);

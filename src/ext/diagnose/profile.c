@@ -6,7 +6,6 @@
  * What the profile does between two laps is a part of its own. Memory is looked at in a step that
  * is not timed.
  */
-#include <inttypes.h>
 #include <tenon/diagnose.h>
 
 #include "autograd/call_site.h"
@@ -468,20 +467,18 @@ static const char f[] = "tn_profile";
 static tn_status run(profile *p, tn_profile_step step, void *user)
 {
     const uint64_t errors = tni_error_count;
-    tn_scope scope = tn_scope_begin();
-    tn_status status = tni_user_status(f, "step", step(user), errors);
-    tn_scope_end(scope);
+    tn_status status = TN_OK;
+    TN_SCOPE status = tni_user_status(f, "step", step(user), errors);
     return status == TN_OK ? p->failed : status;
 }
 
 static tn_status measure(profile *p, tn_profile_step step, void *user)
 {
-    tn_status status = run(p, step, user);
-    if (status != TN_OK) return status;
+    TNI_TRY(run(p, step, user));
     p->since = now();
     p->watcher.storage_made = storage_made;
     tni_watch(&p->watcher);
-    status = run(p, step, user);
+    tn_status status = run(p, step, user);
     p->watcher.storage_made = NULL;
     for (size_t i = 0; i < p->n_parts; i++) {
         part *q = &p->parts[i];
@@ -547,7 +544,6 @@ tn_status tn_profile(tn_profile_step step, void *user, tn_profile_options o)
     profile_free(&p);
     FILE *const files[] = { o.file, o.events };
     for (int i = 0; i < 2 && status == TN_OK; i++)
-        if (files[i] && (fflush(files[i]) != 0 || ferror(files[i])))
-            status = tni_error(TN_E_IO, "%s: the file cannot be written", f);
+        if (files[i]) status = tni_stream_written(f, files[i]);
     return status;
 }

@@ -5,10 +5,10 @@
  * one row with a count. A module with several paths lists its members under the first path; the
  * others refer to that. Then the rows are printed to the terminal's width.
  */
-#include <inttypes.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "io/file.h"
 #include "nn/module.h"
 
 typedef struct total {
@@ -134,14 +134,13 @@ static tn_status go_in(tn_module *m, const char *path, void *user)
     snprintf(text, sizeof text, "%s%s%s%s%s%s", named ? shown_path(name, first) : "",
              named ? ": " : "", type, tn_module_frozen(m) && !before ? ", frozen" : "",
              before ? ", tied to " : "", before ? before : "");
-    tn_status status = add_row(t, number_of(name), text, -1, -1);
-    if (status != TN_OK) return status;
+    TNI_TRY(add_row(t, number_of(name), text, -1, -1));
     t->inner = t->n - 1;
-    for (int i = 0; !before && status == TN_OK && i < m->state->n; i++) {
+    for (int i = 0; !before && i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
-        if (slot->kind == TNI_PARAMETER || slot->kind == TNI_BUFFER) status = member(t, slot);
+        if (slot->kind == TNI_PARAMETER || slot->kind == TNI_BUFFER) TNI_TRY(member(t, slot));
     }
-    return status;
+    return TN_OK;
 }
 
 /* Whether the rows from b to the end equal those from a to b, except for the number of the
@@ -257,9 +256,8 @@ tn_status tn_module_summary(FILE *file, tn_module *m)
 {
     TNI_C_NUMBERS;
     table t = { .inner = -1 };
-    if (!file)
-        return tni_error(TN_E_INVALID, "tn_module_summary: the file is NULL: want an open one");
-    tn_status status = tni_module_check("tn_module_summary", m);
+    tn_status status = tni_stream_given(__func__, file);
+    if (status == TN_OK) status = tni_module_check(__func__, m);
     if (status == TN_OK) status = tni_walk(m, TNI_EVERY, go_in, come_out, &t);
     if (status == TN_OK) {
         char bytes[32];
@@ -280,8 +278,7 @@ tn_status tn_module_summary(FILE *file, tn_module *m)
         print_total(file, "buffers", t.buffers, "saved", "not saved");
         fprintf(file, "together %s\n",
                 bytes_text(t.parameters.nbytes + t.buffers.nbytes, bytes, sizeof bytes));
-        if (ferror(file))
-            status = tni_error(TN_E_IO, "tn_module_summary: the file cannot be written");
+        status = tni_stream_written(__func__, file);
     }
     for (size_t i = 0; i < t.seen.capacity; i++)
         if (t.seen.cell[i].key && t.seen.cell[i].value != &t) tni_strfree(t.seen.cell[i].value);

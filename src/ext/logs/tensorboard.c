@@ -153,8 +153,7 @@ static tn_status begin(record *r, const char *f, tn_tensorboard *log, const char
     struct timespec now;
     *r = (record){ .function = f, .log = log, .event.failed = true }; /* takes nothing */
     if (!log) return tni_null(f, "log", "one from tn_tensorboard_new");
-    tn_status status = more ? check_text(f, "tag", tag, TNI_NAME_LIMIT) : TN_OK;
-    if (status != TN_OK) return status;
+    if (more) TNI_TRY(check_text(f, "tag", tag, TNI_NAME_LIMIT));
     const char *why = log->written < 0 ? "ends in a part of a record" : "another process made it";
     if (log->written < 0 || log->owner != getpid())
         return tni_file_error(TN_E_STATE, f, log->path, "%s: want a new log", why);
@@ -235,10 +234,9 @@ tn_status tn_tensorboard_scalar(tn_tensorboard *log, const char *tag, double val
 
 tn_status tn_tensorboard_text(tn_tensorboard *log, const char *tag, const char *text, int64_t step)
 {
-    static const char f[] = "tn_tensorboard_text";
     record r;
-    tn_status status = begin(&r, f, log, tag, "/text_summary", step);
-    if (status == TN_OK) status = check_text(f, "text", text, MOST);
+    tn_status status = begin(&r, __func__, log, tag, "/text_summary", step);
+    if (status == TN_OK) status = check_text(__func__, "text", text, MOST);
     if (status == TN_OK) /* a TensorProto of dtype string, shape [1]; metadata of a plugin */
         put(&r, "8{1i2{2{1i}}8s}9{1{1s", (int64_t)7, (int64_t)1, text, "text");
     return finish(&r, status);
@@ -246,17 +244,16 @@ tn_status tn_tensorboard_text(tn_tensorboard *log, const char *tag, const char *
 
 tn_status tn_tensorboard_hparams(tn_tensorboard *log, const tn_metadata *hparams)
 {
-    static const char f[] = "tn_tensorboard_hparams";
     TNI_C_NUMBERS;
     record r;
-    tn_status status = begin(&r, f, log, "_hparams_/session_start_info", "", 0);
-    if (status == TN_OK && !hparams) status = tni_null(f, "hparams", "names and values");
-    if (status == TN_OK) status = tni_metadata_check(f, hparams);
+    tn_status status = begin(&r, __func__, log, "_hparams_/session_start_info", "", 0);
+    if (status == TN_OK && !hparams) status = tni_null(__func__, "hparams", "names and values");
+    if (status == TN_OK) status = tni_metadata_check(__func__, hparams);
     if (status == TN_OK) put(&r, "9{1{1s2{3{", "hparams"); /* a plugin's; SessionStartInfo */
     for (int i = 0; status == TN_OK && i < hparams->n; i++) {
         const char *name = hparams->key[i], *text = hparams->value[i];
-        status = check_text(f, "a name", name, TNI_NAME_LIMIT);
-        if (status == TN_OK && *text) status = check_text(f, "a value", text, MOST);
+        status = check_text(__func__, "a name", name, TNI_NAME_LIMIT);
+        if (status == TN_OK && *text) status = check_text(__func__, "a value", text, MOST);
         if (status != TN_OK) break;
         char *end;
         const double number = strtod(text, &end);
@@ -309,10 +306,8 @@ static tn_status count_all(histogram *h, const char *f, tn_tensor *x)
     tn_tensor *flat = tn_reshape(tn_to(x, tn_cpu()), TN_SHAPE(n));
     for (int64_t at = 0; at < n; at += AT_ONCE) {
         const int64_t some = TNI_MIN(n - at, AT_ONCE);
-        tn_status status = TN_OK;
-        TN_SCOPE status = tn_copy_out(tn_narrow(flat, 0, at, some), values,
-                                      (size_t)some * sizeof *values, TN_F64);
-        if (status != TN_OK) return status;
+        TN_SCOPE TNI_TRY(tn_copy_out(tn_narrow(flat, 0, at, some), values,
+                                     (size_t)some * sizeof *values, TN_F64));
         for (int64_t i = 0; i < some; i++) count(h, values[i]);
     }
     return TN_OK;
@@ -334,19 +329,18 @@ static void put_histogram(record *r, const histogram *h)
 
 tn_status tn_tensorboard_histogram(tn_tensorboard *log, const char *tag, tn_tensor *x, int64_t step)
 {
-    static const char f[] = "tn_tensorboard_histogram";
     TNI_HOLD_TRAPS;
     histogram h = { .min = INFINITY, .max = -INFINITY };
     record r = { .n_open = 0 };
-    tn_status status = tni_present(f, "x", x) ? TN_OK : tni_pending();
-    if (status == TN_OK) TN_SCOPE TN_NO_GRAD status = count_all(&h, f, x);
+    tn_status status = tni_present(__func__, "x", x) ? TN_OK : tni_pending();
+    if (status == TN_OK) TN_SCOPE TN_NO_GRAD status = count_all(&h, __func__, x);
     if (status == TN_OK && h.n > 0) {
-        status = begin(&r, f, log, tag, "", step);
+        status = begin(&r, __func__, log, tag, "", step);
         if (status == TN_OK) put_histogram(&r, &h);
         status = finish(&r, status);
     }
     if (status != TN_OK || h.nonfinite == 0) return status;
-    status = begin(&r, f, log, tag, "/nonfinite", step);
+    status = begin(&r, __func__, log, tag, "/nonfinite", step);
     put(&r, "2f", h.nonfinite);
     return finish(&r, status);
 }

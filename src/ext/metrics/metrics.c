@@ -232,9 +232,8 @@ static tn_status gather_scores(metric *m)
     const int64_t n = m->shape.size[1], size = tn_parallel_size();
     tn_tensor *all = tn_full_as(TN_SHAPE(size, 2, n), 0, TN_F64, tn_device_of(m->sums));
     tn_tensor *mine = tn_select(all, 0, tn_parallel_rank());
-    tn_status status = tn_parallel_agree(mine ? tn_copy_(mine, m->sums) : tni_pending());
-    if (status == TN_OK) status = tn_parallel_sum_(all);
-    if (status != TN_OK) return status;
+    TNI_TRY(tn_parallel_agree(mine ? tn_copy_(mine, m->sums) : tni_pending()));
+    TNI_TRY(tn_parallel_sum_(all));
     all = tn_reshape(tn_transpose(all, 0, 1), TN_SHAPE(2, size * n));
     tn_tensor *order = tn_argsort(tn_gt_scalar(tn_select(all, 0, 1), 0), 0, false);
     all = tn_narrow(tn_index_select(all, 1, order), 1, (size - 1) * n, n);
@@ -361,11 +360,10 @@ tn_module *tn_metric_total(tn_module *self)
 double tn_confusion_score(tn_module *self, tn_class_score what, tn_average average)
 {
     TNI_HOLD_TRAPS;
-    static const char function[] = "tn_confusion_score";
     if ((int)what < 0 || what > TN_F1 || (int)average < 0 || average > TN_WEIGHTED)
         return tni_nan(tni_error(TN_E_INVALID, "%s: %d, %d: want a tn_class_score and a tn_average",
-                                 function, (int)what, (int)average));
-    const metric *m = metric_of(function, self, true);
+                                 __func__, (int)what, (int)average));
+    const metric *m = metric_of(__func__, self, true);
     double score = NAN;
     TN_SCOPE TN_NO_GRAD if (m) score = score_of(m, what, average);
     return score;
@@ -473,12 +471,11 @@ static tn_status report(const char *function, tn_module *self, const char *title
 tn_status tn_confusion_fprint(FILE *file, tn_module *self, const char *const *names)
 {
     TNI_C_NUMBERS;
-    static const char function[] = "tn_confusion_fprint";
     tni_bytes b = { 0 };
-    if (!file) return tni_null(function, "file", "a stream");
-    tn_status status = report(function, self, NULL, names, false, &b);
+    if (!file) return tni_null(__func__, "file", "a stream");
+    tn_status status = report(__func__, self, NULL, names, false, &b);
     if (status == TN_OK && fwrite(b.data, 1, b.n, file) != b.n)
-        status = tni_error(TN_E_IO, "%s: the stream takes no more", function);
+        status = tni_error(TN_E_IO, "%s: the stream takes no more", __func__);
     tni_bytes_free(&b);
     return status;
 }
@@ -487,10 +484,9 @@ tn_status tn_confusion_svg(tn_module *self, const char *path, const char *title,
                            const char *const *names)
 {
     TNI_C_NUMBERS;
-    static const char function[] = "tn_confusion_svg";
     tni_bytes b = { 0 };
-    tn_status status = report(function, self, title, names, true, &b);
-    if (status == TN_OK) status = tni_file_replace(function, path, b.data, b.n);
+    tn_status status = report(__func__, self, title, names, true, &b);
+    if (status == TN_OK) status = tni_file_replace(__func__, path, b.data, b.n);
     tni_bytes_free(&b);
     return status;
 }

@@ -15,9 +15,8 @@ static const char function[] = "tn_backward";
 static tn_status copy(const tn_data_parallel *p, const tn_list *list, tn_buffer_rule rule,
                       char *block, const char *was, size_t *nbytes)
 {
-    tn_status status = TN_OK;
     size_t at = 0;
-    for (int i = 0; i < list->n && status == TN_OK; i++) {
+    for (int i = 0; i < list->n; i++) {
         const tn_entry *e = &list->entry[i];
         tn_tensor *t = e->tensor;
         tn_buffer_rule own = tn_data_parallel_buffers(p, e->name);
@@ -27,13 +26,13 @@ static tn_status copy(const tn_data_parallel *p, const tn_list *list, tn_buffer_
         tn_dtype dtype = rule == TN_BUFFERS_MEAN ? TN_F64 : t->dtype;
         size_t n = (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(dtype);
         if (block && !was)
-            status = tn_copy_out(t, block + at, n, dtype);
+            TNI_TRY(tn_copy_out(t, block + at, n, dtype));
         else if (block && memcmp(block + at, was + at, n) != 0)
-            status = tn_copy_in(t, block + at, n, dtype);
+            TNI_TRY(tn_copy_in(t, block + at, n, dtype));
         at += n;
     }
     *nbytes = at;
-    return status;
+    return TN_OK;
 }
 
 /* The block has the numbers to be averaged, room for as many more, then the bytes to be sent, and
@@ -45,8 +44,7 @@ tn_status tni_buffers_pack(tn_data_parallel *p, const tn_list *buffers)
     copy(p, buffers, TN_BUFFERS_FIRST, NULL, NULL, &first);
     size_t size = 2 * (mean + first) + 1; /* of no buffers there is an address, too */
     if (!tni_room(&p->block, &p->block_capacity, 0, size, 1)) return TN_E_NOMEM;
-    tn_status status = copy(p, buffers, TN_BUFFERS_MEAN, p->block, NULL, &mean);
-    if (status != TN_OK) return status;
+    TNI_TRY(copy(p, buffers, TN_BUFFERS_MEAN, p->block, NULL, &mean));
     return copy(p, buffers, TN_BUFFERS_FIRST, p->block + 2 * mean, NULL, &first);
 }
 
@@ -76,8 +74,8 @@ static tn_status share(const tn_data_parallel *p, const tn_list *list, tn_buffer
 tn_status tni_share_buffers(const tn_data_parallel *p, const tn_list *buffers)
 {
     char *at = p->block;
-    tn_status status = share(p, buffers, TN_BUFFERS_MEAN, &at);
-    return status == TN_OK ? share(p, buffers, TN_BUFFERS_FIRST, &at) : status;
+    TNI_TRY(share(p, buffers, TN_BUFFERS_MEAN, &at));
+    return share(p, buffers, TN_BUFFERS_FIRST, &at);
 }
 
 /* ---- rules ----------------------------------------------------------------------------------- */

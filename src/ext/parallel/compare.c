@@ -6,8 +6,6 @@
  * size. One small sum tells all ranks whether any note has text; then the notes are exchanged, so
  * that every rank fails with the same message and none waits for a rank that has given up.
  */
-#include <stdio.h>
-
 #include "ext/parallel/data_parallel.h"
 #include "io/file.h"
 
@@ -129,13 +127,12 @@ static tn_status compare_text(const char *function, tni_mpi_group group, tn_stat
 
 tn_status tn_parallel_same(const char *what, const void *data, size_t nbytes)
 {
-    static const char f[] = "tn_parallel_same";
-    if (!what || (!data && nbytes)) return tni_poison(f, what ? "data" : "what");
+    if (!what || (!data && nbytes)) return tni_poison(__func__, what ? "data" : "what");
     if (!tni_ranks()) return TN_OK;
     tni_bytes own = { 0 };
     uint64_t hash = tni_hash(tni_hash(TNI_NO_HASH, &nbytes, sizeof nbytes), data, nbytes);
     tni_bytes_printf(&own, "%0*" PRIx64 " %s\n", DIGITS, hash, what);
-    return compare_text(f, tni_ranks_group(), TN_OK, &own, "is not the same as on rank 0");
+    return compare_text(__func__, tni_ranks_group(), TN_OK, &own, "is not the same as on rank 0");
 }
 
 tn_list *tni_same_on_all(tn_module *model)
@@ -179,8 +176,7 @@ tn_status tni_same_models(const char *function, const tn_data_parallel *p)
 
 tn_status tn_data_parallel_check(const tn_data_parallel *p)
 {
-    static const char function[] = "tn_data_parallel_check";
-    if (!p) return tni_poison(function, "p");
+    if (!p) return tni_poison(__func__, "p");
     if (!tni_ranks()) return TN_OK;
     tni_bytes own = { 0 };
     tn_scope scope = tn_scope_begin();
@@ -194,7 +190,7 @@ tn_status tn_data_parallel_check(const tn_data_parallel *p)
             hash = 0;
         tni_bytes_printf(&own, "%0*" PRIx64 " %s %s\n", DIGITS, hash, kind_of(e), e->name);
     }
-    status = compare_text(function, p->group, status, &own, "has other bits than on rank 0");
+    status = compare_text(__func__, p->group, status, &own, "has other bits than on rank 0");
     tn_scope_end(scope);
     return status;
 }

@@ -48,8 +48,7 @@ static tn_status take_parameters(tn_data_parallel *p, const tn_list *parameters)
 
 static tn_status check(const char *function, const tn_module *model, tn_data_parallel_options o)
 {
-    tn_status status = tni_module_check(function, model);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_module_check(function, model));
     if (o.bucket_bytes < 0)
         return tni_error(TN_E_INVALID, "%s: bucket_bytes %" PRId64 ": want at least 0", function,
                          o.bucket_bytes);
@@ -67,8 +66,7 @@ static tn_status prepare(const char *function, tn_data_parallel **made, tn_modul
                          tn_data_parallel_options o)
 {
     enum { BUCKET = 25 << 20 };
-    tn_status status = check(function, model, o);
-    if (status != TN_OK) return status;
+    TNI_TRY(check(function, model, o));
     tn_data_parallel *p = *made = tni_calloc(sizeof *p);
     if (!p) return TN_E_NOMEM;
     p->model = tn_module_keep(model);
@@ -80,13 +78,13 @@ static tn_status prepare(const char *function, tn_data_parallel **made, tn_modul
     if (parameters->n == 0)
         return tni_error(TN_E_INVALID, "%s: the model has no parameters: want some", function);
     p->device = parameters->entry[0].tensor->storage->device;
-    status = check_tensors(function, all, p->device);
-    if (status != TN_OK || !tni_ranks()) return status;
-    status = take_parameters(p, parameters);
-    if (status == TN_OK) status = tni_buckets_make(p);
-    if (status == TN_OK) status = tni_wire_new(function, p->device, &p->group, &p->wire);
+    TNI_TRY(check_tensors(function, all, p->device));
+    if (!tni_ranks()) return TN_OK;
     tni_reduce_set(p);
-    return status == TN_OK ? tni_sync_add(&p->sync) : status;
+    TNI_TRY(take_parameters(p, parameters));
+    TNI_TRY(tni_buckets_make(p));
+    TNI_TRY(tni_wire_new(function, p->device, &p->group, &p->wire));
+    return tni_sync_add(&p->sync);
 }
 
 static tn_status make(const char *function, tn_data_parallel **made, tn_module *model,
@@ -94,9 +92,8 @@ static tn_status make(const char *function, tn_data_parallel **made, tn_module *
 {
     tni_mpi_group group = { 0 };
     if (!tni_ranks()) return prepare(function, made, model, o);
-    tn_status status = tni_ranks_status(function, tni_ranks()->group_new(&group));
-    if (status != TN_OK) return status;
-    status = tni_agree(function, group, prepare(function, made, model, o));
+    TNI_TRY(tni_ranks_status(function, tni_ranks()->group_new(&group)));
+    tn_status status = tni_agree(function, group, prepare(function, made, model, o));
     if (*made) {
         (*made)->group = group;
         (*made)->grouped = true;
@@ -105,12 +102,12 @@ static tn_status make(const char *function, tn_data_parallel **made, tn_module *
     }
     if (status != TN_OK) return status;
     const tn_list *all = tni_same_on_all(model); /* from here on all ranks together */
-    status = tni_agree(function, group, all ? TN_OK : tni_pending());
-    if (status == TN_OK) status = tni_same_models(function, *made);
-    if (status == TN_OK) status = tni_wire_join(function, &(*made)->wire);
-    for (int i = 0; status == TN_OK && i < all->n; i++)
-        status = tni_ranks_copy(function, group, status, all->entry[i].tensor, 0);
-    return status;
+    TNI_TRY(tni_agree(function, group, all ? TN_OK : tni_pending()));
+    TNI_TRY(tni_same_models(function, *made));
+    TNI_TRY(tni_wire_join(function, &(*made)->wire));
+    for (int i = 0; i < all->n; i++)
+        TNI_TRY(tni_ranks_copy(function, group, TN_OK, all->entry[i].tensor, 0));
+    return TN_OK;
 }
 
 tn_data_parallel *tn_data_parallel_new(tn_module *model, tn_data_parallel_options o)
@@ -172,16 +169,15 @@ static bool is_unused(const tn_entry *e, void *rank)
 
 tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank)
 {
-    static const char f[] = "tn_data_parallel_unused";
-    if (!p) return tni_poisoned(f, "p");
+    if (!p) return tni_poisoned(__func__, "p");
     if (rank < -1 || rank >= tn_parallel_size())
-        return tni_fail(TN_E_INDEX, "%s: rank %d: want one of 0 to %d, or -1", f, rank,
+        return tni_fail(TN_E_INDEX, "%s: rank %d: want one of 0 to %d, or -1", __func__, rank,
                         tn_parallel_size() - 1);
     if (tni_ranks() && !p->reported)
         return tni_fail(TN_E_STATE,
                         "%s: there was no averaging backward, or the last one failed: want one "
                         "before",
-                        f);
+                        __func__);
     const tn_list *all = tn_parameters(p->model);
     return all ? tn_list_filter(all, is_unused, &rank) : NULL;
 }

@@ -70,7 +70,6 @@ static void at_end(int status, void *unused)
 
 tn_status tn_parallel_begin(void)
 {
-    static const char f[] = "tn_parallel_begin";
     char why[1024];
     const char *name;
     tni_mpi_open open = NULL;
@@ -85,19 +84,19 @@ tn_status tn_parallel_begin(void)
                          "%s: %ld processes were started together, and tenon's module for MPI, %s, "
                          "%s: want it built with Open MPI, and beside the library or where "
                          "TN_MPI_MODULE says",
-                         f, n, TNI_MPI_FILE, why);
+                         __func__, n, TNI_MPI_FILE, why);
     if (opened->size != n) /* mpirun belongs to another MPI: each process would be its own run */
         return tni_error(TN_E_BACKEND,
                          "%s: %s is %ld, and MPI (%s) has %d processes: want the mpirun of that "
                          "MPI",
-                         f, name, n, opened->version, opened->size);
+                         __func__, name, n, opened->version, opened->size);
     const char *reason = opened->group_new(&world);
-    if (reason) return tni_error(TN_E_BACKEND, "%s: %s", f, reason);
+    if (reason) return tni_error(TN_E_BACKEND, "%s: %s", __func__, reason);
     process = getpid();
     mpi = opened; /* before at_end can run */
     if (on_exit(at_end, NULL) == 0) return TN_OK;
     mpi = NULL;
-    return tni_error(TN_E_NOMEM, "%s: out of memory", f);
+    return tni_error(TN_E_NOMEM, "%s: out of memory", __func__);
 }
 
 int tn_parallel_rank(void)
@@ -156,12 +155,11 @@ static tn_status same_kind(const char *function, const tn_tensor *t, int from)
 
 tn_status tn_parallel_broadcast(tn_tensor *t, int from)
 {
-    static const char f[] = "tn_parallel_broadcast";
-    if (tni_absent(t)) return tni_poison(f, "t");
+    if (tni_absent(t)) return tni_poison(__func__, "t");
     if (from < 0 || from >= tn_parallel_size())
-        return tni_error(TN_E_INDEX, "%s: rank %d: want one of 0 to %d", f, from,
+        return tni_error(TN_E_INDEX, "%s: rank %d: want one of 0 to %d", __func__, from,
                          tn_parallel_size() - 1);
-    return mpi ? tni_ranks_copy(f, world, same_kind(f, t, from), t, from) : TN_OK;
+    return mpi ? tni_ranks_copy(__func__, world, same_kind(__func__, t, from), t, from) : TN_OK;
 }
 
 /* data has room for n + 1 numbers: the last one says whether a rank has failed before, with bytes
@@ -172,8 +170,7 @@ static tn_status sum_in(const char *function, tn_tensor *t, void *data, size_t n
     unsigned char *failed = (unsigned char *)data + n * size;
     tn_status status = tn_copy_out(t, data, n * size, t->dtype);
     memset(failed, status != TN_OK, size);
-    tn_status sent = tni_ranks_status(function, mpi->sum(world, data, n + 1, t->dtype));
-    if (sent != TN_OK) return sent;
+    TNI_TRY(tni_ranks_status(function, mpi->sum(world, data, n + 1, t->dtype)));
     if (memcmp(failed, (uint64_t[]){ 0 }, size) != 0) return tni_agree(function, world, status);
     return tn_copy_in(t, data, n * size, t->dtype);
 }
@@ -246,14 +243,12 @@ tn_status tn_parallel_mean_(tn_tensor *t)
  * with the same masks on every rank. */
 tn_status tn_parallel_share_random(void)
 {
-    static const char f[] = "tn_parallel_share_random";
     unsigned char state[TN_GENERATOR_STATE_SIZE];
     uint64_t seed, offset;
     if (!mpi) return TN_OK;
     tn_generator_get_state(tn_default_generator(), state);
-    tn_status status = tni_ranks_status(f, mpi->broadcast(world, state, sizeof state, 0));
-    if (status == TN_OK) status = tn_generator_set_state(tn_default_generator(), state);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_ranks_status(__func__, mpi->broadcast(world, state, sizeof state, 0)));
+    TNI_TRY(tn_generator_set_state(tn_default_generator(), state));
     tni_philox_get(&seed, &offset);
     tni_philox_set(seed + (uint64_t)mpi->rank, offset);
     return TN_OK;

@@ -99,12 +99,6 @@ static const char *group_free(tni_mpi_group *group)
 
 static tni_mpi table; /* rank, size and version are known when it is opened */
 
-/* The number of elements in a rank's piece. */
-static int piece_of(size_t n)
-{
-    return (int)(n / (size_t)table.size);
-}
-
 /* to[i] = the sum over r, in rank order, of the i-th number in rank r's piece. */
 static void add_pieces(uint16_t *to, const uint16_t *from, size_t piece)
 {
@@ -126,12 +120,12 @@ static int follow(tni_mpi_request *request, MPI_Request *r)
 {
     tni_mpi_group *group = request->group;
     if (!group || group->followed != request->number) return MPI_SUCCESS;
-    int piece = piece_of(request->n);
-    add_pieces(request->data + (size_t)table.rank * (size_t)piece, request->scratch, (size_t)piece);
+    const size_t piece = request->n / (size_t)table.size;
+    add_pieces(request->data + (size_t)table.rank * piece, request->scratch, piece);
     group->followed++;
     request->group = NULL;
-    return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, request->data, piece, MPI_UINT16_T,
-                          comm_in(group->second), r);
+    return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, request->data, (int)piece,
+                          MPI_UINT16_T, comm_in(group->second), r);
 }
 
 static const char *sum_begin(tni_mpi_group *group, void *data, void *scratch, size_t n,
@@ -142,8 +136,8 @@ static const char *sum_begin(tni_mpi_group *group, void *data, void *scratch, si
     if (n > INT_MAX) return "more than 2^31 - 1 numbers in one message";
     const char *why = tni_mpi_count();
     if (why) return why;
-    const bool half = dtype == TN_BF16; /* the first of two messages */
-    const int piece = piece_of(n);
+    const bool half = dtype == TN_BF16;    /* the first of two messages */
+    const int piece = (int)n / table.size; /* a rank's */
     if (half)
         *request = (tni_mpi_request){
             .group = group, .data = data, .scratch = scratch, .n = n, .number = group->begun++

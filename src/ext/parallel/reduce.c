@@ -90,8 +90,7 @@ tn_status tni_buckets_make(tn_data_parallel *p)
 {
     int n = p->sync.n, first = 0;
     int64_t elements = 0;
-    tn_status status = TN_OK;
-    for (int i = 0; i < n && status == TN_OK; i++) {
+    for (int i = 0; i < n; i++) {
         const tn_tensor *t = p->sync.leaf[nth(p, i)].leaf;
         const tn_tensor *before = i ? p->sync.leaf[nth(p, i - 1)].leaf : t;
         int64_t size = tni_shape_numel(&t->shape);
@@ -100,13 +99,13 @@ tn_status tni_buckets_make(tn_data_parallel *p)
                     numbers(p, elements + size, t->dtype) <= INT32_MAX &&
                     wide(t->dtype) == wide(before->dtype);
         if (i > first && !fits) {
-            status = add_bucket(p, first, i - first, elements);
+            TNI_TRY(add_bucket(p, first, i - first, elements));
             first = i;
             elements = 0;
         }
         elements += size;
     }
-    return status == TN_OK ? add_bucket(p, first, n - first, elements) : status;
+    return add_bucket(p, first, n - first, elements);
 }
 
 void tni_buckets_free(tn_data_parallel *p)
@@ -123,15 +122,12 @@ void tni_buckets_free(tn_data_parallel *p)
 static tn_status send_full(tn_data_parallel *p)
 {
     TNI_HOLD_TRAPS;
-    tn_status status = TN_OK;
-    while (p->next < p->n_buckets && p->bucket[p->next].waiting == 0 && status == TN_OK) {
+    for (; p->next < p->n_buckets && p->bucket[p->next].waiting == 0; p->next++) {
         tni_bucket *b = &p->bucket[p->next];
-        if (b->message != b->flat) status = tn_copy_(b->message, b->flat);
-        if (status == TN_OK)
-            status = tni_wire_sum(function, &p->wire, b->message, b->flat, &b->request);
-        if (status == TN_OK) p->next++;
+        if (b->message != b->flat) TNI_TRY(tn_copy_(b->message, b->flat));
+        TNI_TRY(tni_wire_sum(function, &p->wire, b->message, b->flat, &b->request));
     }
-    return status;
+    return TN_OK;
 }
 
 /* Copies what this rank sends for a parameter into its bucket, which is sent when it is full. */
@@ -140,9 +136,8 @@ static tn_status fill(tn_data_parallel *p, int i)
     tni_sync_leaf *l = &p->sync.leaf[i];
     const tni_gradmeta *gm = l->leaf->gm;
     tn_tensor *first = gm->pending ? gm->pending : gm->grad;
-    tn_status status = first ? tn_copy_(l->average, first) : tn_fill_(l->average, 0);
-    if (status == TN_OK && gm->pending && gm->grad) status = tn_add_(l->average, gm->grad);
-    if (status != TN_OK) return status;
+    TNI_TRY(first ? tn_copy_(l->average, first) : tn_fill_(l->average, 0));
+    if (gm->pending && gm->grad) TNI_TRY(tn_add_(l->average, gm->grad));
     p->part[i].there = true;
     p->part[i].used = first != NULL;
     p->bucket[p->part[i].bucket].waiting--;
@@ -214,9 +209,7 @@ static tn_status compare_reports(const tn_data_parallel *p)
 /* Whether the model still has the parameters that the buckets were made for. */
 static tn_status check_parameters(const tn_data_parallel *p)
 {
-    tn_scope scope = tn_scope_begin();
     const tn_list *now = tn_parameters(p->model);
-    tn_status status = now ? TN_OK : tni_pending();
     bool same = now && now->n == p->sync.n;
     for (int i = 0; same && i < now->n; i++) {
         const tn_tensor *t = now->entry[i].tensor;
@@ -224,8 +217,7 @@ static tn_status check_parameters(const tn_data_parallel *p)
                tni_shape_equal(&t->shape, &p->sync.leaf[i].average->shape) &&
                wide(t->dtype) == p->sync.leaf[i].average->dtype;
     }
-    tn_scope_end(scope);
-    if (status != TN_OK || same) return status;
+    if (!now || same) return now ? TN_OK : tni_pending();
     return tni_error(TN_E_STATE,
                      "%s: the model's parameters have changed since tn_data_parallel_new: want it "
                      "made again",
@@ -243,13 +235,13 @@ tn_status tni_usable(const char *caller, const tn_data_parallel *p)
 static tn_status begin(tni_sync *s)
 {
     tn_data_parallel *p = (tn_data_parallel *)s;
-    tn_status status = tni_usable(function, p);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_usable(function, p));
     p->begun = false;
-    status = tni_wire_ready(&p->wire, p->device);
-    if (status != TN_OK) return status; /* captured: all fail; GPU lost: the others wait */
+    TNI_TRY(
+        tni_wire_ready(&p->wire, p->device)); /* captured: all fail; GPU lost: the others wait */
     p->begun = true;
-    status = check_parameters(p);
+    tn_status status = TN_OK;
+    TN_SCOPE status = check_parameters(p);
     p->next = 0;
     for (size_t i = 0; i < p->n_buckets; i++) p->bucket[i].waiting = p->bucket[i].n;
     for (int i = 0; i < s->n; i++) p->part[i].there = p->part[i].used = false;
@@ -262,48 +254,43 @@ static tn_status begin(tni_sync *s)
 static tn_status ready(tni_sync *s, int index)
 {
     tn_data_parallel *p = (tn_data_parallel *)s;
-    tn_status status = fill(p, index);
+    TNI_TRY(fill(p, index));
     TNI_HOLD_TRAPS;
-    for (size_t i = 0; i < p->next && status == TN_OK; i++) /* MPI makes progress */
-        status = tni_wire_test(function, &p->wire, &p->bucket[i].request);
-    return status;
+    for (size_t i = 0; i < p->next; i++) /* MPI makes progress */
+        TNI_TRY(tni_wire_test(function, &p->wire, &p->bucket[i].request));
+    return TN_OK;
 }
 
 static tn_status wait_all(tn_data_parallel *p)
 {
     TNI_HOLD_TRAPS;
-    tn_status status = TN_OK;
-    for (size_t i = 0; i < p->n_buckets && status == TN_OK; i++) {
+    for (size_t i = 0; i < p->n_buckets; i++) {
         tni_bucket *b = &p->bucket[i];
-        status = tni_wire_wait(function, &p->wire, &b->request);
-        if (status == TN_OK && b->message != b->flat) status = tn_copy_(b->flat, b->message);
-        if (status == TN_OK) status = tn_mul_scalar_(b->flat, 1.0 / tn_parallel_size());
+        TNI_TRY(tni_wire_wait(function, &p->wire, &b->request));
+        if (b->message != b->flat) TNI_TRY(tn_copy_(b->flat, b->message));
+        TNI_TRY(tn_mul_scalar_(b->flat, 1.0 / tn_parallel_size()));
     }
-    return status;
+    return TN_OK;
 }
 
 static tn_status finish(tni_sync *s)
 {
     tn_data_parallel *p = (tn_data_parallel *)s;
-    tn_status status = TN_OK;
-    for (int i = 0; i < s->n && status == TN_OK; i++)
-        if (!p->part[i].there) status = fill(p, i);
-    if (status == TN_OK) status = wait_all(p);
-    if (status != TN_OK) return status;
-    status = tni_batch_end_early(); /* so that buffers are shared as they will be */
-    if (status != TN_OK) return status;
+    for (int i = 0; i < s->n; i++)
+        if (!p->part[i].there) TNI_TRY(fill(p, i));
+    TNI_TRY(wait_all(p));
+    TNI_TRY(tni_batch_end_early()); /* so that buffers are shared as they will be */
     const tn_list *buffers = tni_persistent(p->model);
     if (!buffers) return tni_pending();
-    status = exchange_reports(p, TN_OK, buffers);
-    if (status == TN_OK) status = compare_reports(p);
-    if (status != TN_OK) return status;
+    TNI_TRY(exchange_reports(p, TN_OK, buffers));
+    TNI_TRY(compare_reports(p));
     for (int i = 0; i < s->n; i++) {
         s->leaf[i].used = false;
         for (int r = 0; r < tn_parallel_size() && s->leaf[i].leaf->requires_grad; r++)
             s->leaf[i].used |= tni_report_of(p, r)->parameter[i].used;
     }
     p->reported = true;
-    status = tni_share_buffers(p, buffers);
+    tn_status status = tni_share_buffers(p, buffers);
     p->apart = status != TN_OK;
     return status;
 }

@@ -12,7 +12,6 @@
  * rank the next piece of every row. Memory is allocated before the step begins, so that only MPI
  * can fail after it.
  */
-
 #include "autograd/op.h"
 #include "ext/parallel/data_parallel.h"
 #include "optim/optim.h"
@@ -79,8 +78,7 @@ static tn_status check_params(const char *function, const tn_data_parallel *p,
                              "%s: %s is no parameter of the model of this tn_data_parallel: want "
                              "gradients averaged over the ranks",
                              function, param[i].name);
-        tn_status status = check_device(function, &param[i]);
-        if (status != TN_OK) return status;
+        TNI_TRY(check_device(function, &param[i]));
     }
     return TN_OK;
 }
@@ -88,8 +86,7 @@ static tn_status check_params(const char *function, const tn_data_parallel *p,
 static tn_status shard_all(const char *function, tni_shard *s, const tn_data_parallel *p,
                            tni_optim_param *param, int n)
 {
-    tn_status status = check_params(function, p, param, n);
-    if (status != TN_OK) return status;
+    TNI_TRY(check_params(function, p, param, n));
     card *cards = tni_alloc_n((size_t)n, sizeof *cards);
     if (!cards) return TN_E_NOMEM;
     for (int i = 0; i < n; i++) {
@@ -158,9 +155,7 @@ static tn_status shard_agree(const char *function, tni_shard *s, tn_status statu
     bool failed = false;
     describe(s, &own);
     if (!stepping) own.taking = 0;
-    tn_status sent =
-        tni_ranks_status(function, tni_ranks()->gather(group, &own, sizeof own, s->word));
-    if (sent != TN_OK) return sent;
+    TNI_TRY(tni_ranks_status(function, tni_ranks()->gather(group, &own, sizeof own, s->word)));
     for (int r = 0; r < tn_parallel_size(); r++) failed |= s->word[r].status != TN_OK;
     if (failed) return tni_agree(function, group, status);
     for (int r = 1; r < tn_parallel_size() && status == TN_OK; r++) {
@@ -190,8 +185,7 @@ static tn_status make_dense(tni_shard *s)
         const tn_tensor *t = opt->param[i].tensor;
         s->dense[i] = NULL;
         if (tni_optim_skips(&opt->param[i])) continue;
-        tn_status status = check_device(step_function, &opt->param[i]); /* moved since */
-        if (status != TN_OK) return status;
+        TNI_TRY(check_device(step_function, &opt->param[i])); /* moved since */
         if (tni_is_dense(t)) continue;
         s->dense[i] = tn_empty_as(t->shape, t->dtype, tn_cpu());
         if (!s->dense[i]) return tni_pending();
@@ -225,8 +219,7 @@ static tn_status begin(tni_optim_shards *base, tn_status status)
 {
     tni_shard *s = (tni_shard *)base;
     if (!s->p) return freed(step_function);
-    tn_status usable = tni_usable(step_function, s->p);
-    if (usable != TN_OK) return usable;
+    TNI_TRY(tni_usable(step_function, s->p));
     if (status == TN_OK && s->p->sync.off)
         status = tni_error(TN_E_STATE,
                            "%s: gradients are not averaged (tn_data_parallel_set_sync is off): "
@@ -262,31 +255,29 @@ static void copy_row(const tni_shard *s, int rank, char *piece, size_t from, siz
 static tn_status exchange(tni_shard *s)
 {
     int size = tn_parallel_size(), own = s->base.own;
-    tn_status status = TN_OK;
-    for (size_t done = 0; done < s->most && status == TN_OK; done += s->piece) {
+    for (size_t done = 0; done < s->most; done += s->piece) {
         size_t end = TNI_MIN(done + s->piece, s->most), n = end - done;
         char *all = s->block + s->piece;
         copy_row(s, own, s->block, done, end, true);
-        status =
-            tni_ranks_status(step_function, tni_ranks()->gather(s->p->group, s->block, n, all));
-        for (int r = 0; r < size && status == TN_OK; r++)
+        TNI_TRY(
+            tni_ranks_status(step_function, tni_ranks()->gather(s->p->group, s->block, n, all)));
+        for (int r = 0; r < size; r++)
             if (r != own) copy_row(s, r, all + (size_t)r * n, done, end, false);
     }
-    return status;
+    return TN_OK;
 }
 
 /* Copies between the parameters of this rank, or of the others, and their dense copies. */
 static tn_status copy_strided(tni_shard *s, bool own)
 {
-    tn_status status = TN_OK;
-    for (int i = 0; i < s->opt->n && status == TN_OK; i++) {
+    for (int i = 0; i < s->opt->n; i++) {
         const tni_optim_param *p = &s->opt->param[i];
         if (!s->dense[i] || (p->holder == s->base.own) != own) continue;
         tni_array value = tni_array_of(p->tensor), dense = tni_array_of(s->dense[i]);
-        status =
-            tni_copy_last(tni_backend_of(p->tensor), own ? &dense : &value, own ? &value : &dense);
+        TNI_TRY(
+            tni_copy_last(tni_backend_of(p->tensor), own ? &dense : &value, own ? &value : &dense));
     }
-    return status;
+    return TN_OK;
 }
 
 static tn_status end(tni_optim_shards *base)
@@ -360,14 +351,13 @@ static tn_status prepare(const char *function, tn_data_parallel *p, tn_optim *op
 
 tn_status tn_data_parallel_shard(tn_data_parallel *p, tn_optim *opt)
 {
-    static const char f[] = "tn_data_parallel_shard";
     tni_shard *s = NULL;
-    if (!tni_ranks()) return p && opt ? TN_OK : tni_poison(f, p ? "opt" : "p");
+    if (!tni_ranks()) return p && opt ? TN_OK : tni_poison(__func__, p ? "opt" : "p");
     /* the group of all ranks, not p's: a rank may have no p */
-    tn_status status = tni_agree(f, tni_ranks_group(), prepare(f, p, opt, &s));
+    tn_status status = tni_agree(__func__, tni_ranks_group(), prepare(__func__, p, opt, &s));
     if (status == TN_OK) {
         s->p = p;
-        status = shard_agree(f, s, status, false);
+        status = shard_agree(__func__, s, status, false);
     }
     if (status == TN_OK) {
         s->next = p->shards;
@@ -398,11 +388,10 @@ static bool travels(const tn_optim *opt, const tni_optim_param *p, int k, tni_fo
  * room for the others'. */
 static tn_status make_ready(tn_optim *opt)
 {
-    tn_status status = TN_OK;
-    for (int i = 0; i < opt->n && status == TN_OK; i++) {
+    for (int i = 0; i < opt->n; i++) {
         tni_optim_param *p = &opt->param[i];
-        if (!tni_optim_elsewhere(opt, p) && p->step > 0) status = tni_optim_ready(opt, p);
-        for (int k = 0; k < TN_OPTIM_STATES && status == TN_OK; k++) {
+        if (!tni_optim_elsewhere(opt, p) && p->step > 0) TNI_TRY(tni_optim_ready(opt, p));
+        for (int k = 0; k < TN_OPTIM_STATES; k++) {
             tni_form form;
             if (!travels(opt, p, k, &form) || opt->shards->own != 0) continue;
             tn_tensor *t = tn_empty_as(form.shape, form.dtype, tn_cpu());
@@ -410,28 +399,28 @@ static tn_status make_ready(tn_optim *opt)
             p->state[k] = tn_keep(t);
         }
     }
-    return status;
+    return TN_OK;
 }
 
 static tn_status gather(const char *function, tni_shard *s)
 {
     tn_optim *opt = s->opt;
     tni_optim_release(opt);
-    tn_status status = shard_agree(function, s, make_ready(opt), false);
-    for (int i = 0; i < opt->n && status == TN_OK; i++) {
+    TNI_TRY(shard_agree(function, s, make_ready(opt), false));
+    for (int i = 0; i < opt->n; i++) {
         const tni_optim_param *p = &opt->param[i];
         bool ours = s->base.own == 0 || s->base.own == p->holder;
-        for (int k = 0; k < TN_OPTIM_STATES && status == TN_OK; k++) {
+        for (int k = 0; k < TN_OPTIM_STATES; k++) {
             tni_form form;
             if (!travels(opt, p, k, &form)) continue;
             size_t nbytes = (size_t)tni_shape_numel(&form.shape) * tn_dtype_size(form.dtype);
             void *data = ours ? tni_data(p->state[k]) : NULL; /* all ranks make the call */
-            status = tni_ranks_status(function,
-                                      tni_ranks()->move(s->p->group, data, nbytes, p->holder, 0));
+            TNI_TRY(tni_ranks_status(function,
+                                     tni_ranks()->move(s->p->group, data, nbytes, p->holder, 0)));
         }
     }
-    if (status == TN_OK) s->base.whole = s->base.own == 0;
-    return status;
+    s->base.whole = s->base.own == 0;
+    return TN_OK;
 }
 
 tn_status tn_data_parallel_gather(tn_data_parallel *p)
@@ -440,12 +429,10 @@ tn_status tn_data_parallel_gather(tn_data_parallel *p)
     if (!p) return tni_poison(f, "p");
     tn_status status = tni_usable(f, p);
     if (status != TN_OK) return status;
-    tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD
+    TN_SCOPE TN_NO_GRAD
     {
         for (tni_shard *s = p->shards; s && status == TN_OK; s = s->next) status = gather(f, s);
     }
-    tn_scope_end(scope);
     if (status != TN_OK) tn_data_parallel_release(p);
     return status;
 }

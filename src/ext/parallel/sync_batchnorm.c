@@ -81,15 +81,14 @@ static tn_tensor *beside(tn_tensor *vector, const tn_tensor *x)
 /* running += momentum (now - running): for both, or for none if a value cannot be made. */
 static tn_status move(tn_tensor *running[2], tn_tensor *now[2], double momentum)
 {
-    tn_status status = TN_OK;
     tn_tensor *to[2];
     if (tni_none(running[0])) return TN_OK; /* both are */
     for (int i = 0; i < 2; i++)
         to[i] = tn_to_dtype(tn_reshape(tn_detach(now[i]), running[i]->shape), running[i]->dtype);
     if (!to[0] || !to[1]) return tni_pending();
     TN_NO_GRAD
-    for (int i = 0; i < 2 && status == TN_OK; i++) status = tn_lerp_(running[i], to[i], momentum);
-    return status;
+    for (int i = 0; i < 2; i++) TNI_TRY(tn_lerp_(running[i], to[i], momentum));
+    return TN_OK;
 }
 
 static tn_tensor *over_ranks(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
@@ -134,21 +133,19 @@ static void switch_layer(tn_module *m, void *user)
 
 tn_status tn_batch_norm_set_sync(tn_module *m, bool on)
 {
-    static const char f[] = "tn_batch_norm_set_sync";
     setting to = { on, 0 };
-    tn_status status = tni_change_modules(f, m, switch_layer, &to);
+    tn_status status = tni_change_modules(__func__, m, switch_layer, &to);
     if (status != TN_OK || to.layers) return status;
-    return tni_error(TN_E_INVALID, "%s: no BatchNorm1d, 2d or 3d in %s: want one", f,
+    return tni_error(TN_E_INVALID, "%s: no BatchNorm1d, 2d or 3d in %s: want one", __func__,
                      m->type->name);
 }
 
 bool tn_batch_norm_sync(const tn_module *m)
 {
-    static const char f[] = "tn_batch_norm_sync";
-    if (tni_module_check(f, m) != TN_OK) return false;
+    if (tni_module_check(__func__, m) != TN_OK) return false;
     const tni_batchnorm_over *over = tni_batchnorm_over_of(m);
     if (!over)
-        tni_error(TN_E_INVALID, "%s: the module is a %s: want a BatchNorm1d, 2d or 3d", f,
+        tni_error(TN_E_INVALID, "%s: the module is a %s: want a BatchNorm1d, 2d or 3d", __func__,
                   m->type->name);
     return over && *over;
 }

@@ -2,8 +2,6 @@
  * wire.c - sums that go on while the program computes (group.h). The module for NCCL is opened when
  * the first wire for a GPU is made. MPI distributes the key with which the ranks connect.
  */
-#include <stdlib.h>
-
 #include "ext/parallel/group.h"
 #include "tensor/cuda_module.h"
 
@@ -46,9 +44,8 @@ tn_status tni_wire_new(const char *function, tn_device device, tni_mpi_group *gr
     void *stream;
     *w = (tni_wire){ .group = group };
     if (device.type == TN_CPU) return TN_OK;
-    tn_status status = open_nccl(function);
-    if (status == TN_OK) status = tni_cuda_stream_of(device, &stream);
-    if (status != TN_OK) return status;
+    TNI_TRY(open_nccl(function));
+    TNI_TRY(tni_cuda_stream_of(device, &stream));
     return connecting(function, nccl->line_new(device.index, stream, &w->line));
 }
 

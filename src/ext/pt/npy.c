@@ -96,6 +96,12 @@ static bool read_kind(const char *text, header *h)
     return h->kind != NULL;
 }
 
+static tn_status unknown(const tni_input *in, const char *dtype)
+{
+    return tni_input_bad(in, "dtype %s: want float16 to 64, int8 to 64, uint8 to 32 or bool",
+                         dtype);
+}
+
 /* Its dtype may be one that no tensor has. */
 static tn_status parse(const tni_input *in, const char *at, const char *end, header *h)
 {
@@ -132,9 +138,7 @@ static tn_status parse(const tni_input *in, const char *at, const char *end, hea
     h->foreign = true;
     if (type[0] && strchr(type, 'O'))
         return tni_input_bad(in, "its values are Python objects: want numbers");
-    if (!read_kind(type, h))
-        return tni_input_bad(in, "dtype %s: want float16 to 64, int8 to 64, uint8 to 32 or bool",
-                             type);
+    if (!read_kind(type, h)) return unknown(in, type);
     h->foreign = h->kind->dtype < 0;
     return TN_OK;
 }
@@ -144,8 +148,7 @@ static tn_status read_header(const source *s, header *h)
     const tni_input *in = &s->in;
     unsigned char b[12] = { 0 };
     const int64_t prefix = TNI_MIN(s->size, (int64_t)sizeof b);
-    tn_status status = read_from(s, 0, b, (size_t)prefix);
-    if (status != TN_OK) return status;
+    TNI_TRY(read_from(s, 0, b, (size_t)prefix));
     if (prefix < 10 || memcmp(b, MAGIC, 6) != 0)
         return tni_input_bad(in, b[0] == 'P' && b[1] == 'K'
                                      ? "an archive (.npz): want tn_load_tensors for it"
@@ -159,7 +162,7 @@ static tn_status read_header(const source *s, header *h)
                              n, MOST_HEADER);
     char *text = tni_alloc((size_t)n + 1);
     if (!text) return TN_E_NOMEM;
-    status = read_from(s, h->begin - n, text, (size_t)n);
+    tn_status status = read_from(s, h->begin - n, text, (size_t)n);
     text[n] = '\0';
     if (status == TN_OK) status = parse(in, text, text + n, h);
     tni_free(text, (size_t)n + 1);
@@ -197,12 +200,6 @@ static tn_tensor *read_values(const source *s, const header *h)
     return h->fortran && stored.rank > 1 ? tn_contiguous(tn_permute(t, order, stored.rank)) : t;
 }
 
-static tn_status unknown(const tni_input *in, const header *h)
-{
-    return tni_input_bad(in, "dtype %s: want float16 to 64, int8 to 64, uint8 to 32 or bool",
-                         h->kind->name);
-}
-
 tn_tensor *tn_npy_load(const char *path)
 {
     source s = { 0 };
@@ -210,11 +207,10 @@ tn_tensor *tn_npy_load(const char *path)
     if (tni_input_open(&s.in, "tn_npy_load", path) != TN_OK) return NULL;
     s.size = s.in.size;
     tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad_enabled(false);
+    tn_tensor *t = NULL;
     tn_status status = read_header(&s, &h);
-    if (status == TN_OK && h.kind->dtype < 0) status = unknown(&s.in, &h);
-    tn_tensor *t = status == TN_OK ? read_values(&s, &h) : NULL;
-    tn_set_grad_enabled(was);
+    if (status == TN_OK && h.kind->dtype < 0) status = unknown(&s.in, h.kind->name);
+    TN_NO_GRAD if (status == TN_OK) t = read_values(&s, &h);
     tni_input_close(&s.in);
     return tn_scope_return(scope, t);
 }
@@ -267,8 +263,9 @@ tn_list *tni_npz_list(const tni_zip *zip, tni_choice *c)
 /* ---- writing --------------------------------------------------------------------------------- */
 
 /* The header of t's values, as numpy.save writes it. */
-static void put_header(const tn_tensor *t, const tni_file_dtype *k, tni_bytes *b)
+static void put_header(const tn_tensor *t, tni_bytes *b)
 {
+    const tni_file_dtype *k = tni_file_dtype_of(t->dtype);
     char text[512];
     int n = snprintf(text, sizeof text, "{'descr': '%c%c%d', 'fortran_order': False, 'shape': (",
                      k->bits == 8 ? '|' : '<', k->letter, k->bits / 8);
@@ -284,12 +281,14 @@ static void put_header(const tn_tensor *t, const tni_file_dtype *k, tni_bytes *b
     tni_bytes_add(b, text, (size_t)n);
 }
 
-static tn_status write(const char *f, const tn_tensor *t, const tni_file_dtype *k, const char *path)
+/* t is on the CPU and dense, or NULL; the same below. */
+static tn_status write(const char *f, const tn_tensor *t, const char *path)
 {
     tni_bytes b = { 0 };
-    put_header(t, k, &b);
-    const size_t nbytes = (size_t)tni_shape_numel(&t->shape) * (size_t)k->bits / 8;
     tni_atomic_file file;
+    if (!t) return tni_pending();
+    const size_t nbytes = tni_bytes_of(t);
+    put_header(t, &b);
     tn_status status =
         b.failed ? tni_pending() : tni_file_create(&file, f, path, (int64_t)(nbytes + b.n));
     if (status == TN_OK) {
@@ -303,32 +302,24 @@ static tn_status write(const char *f, const tn_tensor *t, const tni_file_dtype *
 
 tn_status tn_npy_save(tn_tensor *t, const char *path)
 {
-    static const char f[] = "tn_npy_save";
-    if (!t || tni_none(t)) return tni_poison(f, "t");
-    tn_status status = tni_path_check(f, path);
+    if (!t || tni_none(t)) return tni_poison(__func__, "t");
+    tn_status status = tni_path_check(__func__, path);
     if (status != TN_OK) return status;
-    const tni_file_dtype *k = tni_file_dtype_of(t->dtype);
-    if (!k->letter)
+    if (!tni_file_dtype_of(t->dtype)->letter)
         return tni_error(TN_E_DTYPE,
-                         "%s: %s is %s, which NumPy has not: want tn_to_dtype before it", f,
+                         "%s: %s is %s, which NumPy has not: want tn_to_dtype before it", __func__,
                          tni_text(t), tn_dtype_name(t->dtype));
-    tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad_enabled(false);
-    tn_tensor *dense = tn_contiguous(tn_to(t, tn_cpu()));
-    status = dense ? write(f, dense, k, path) : tni_pending();
-    tn_set_grad_enabled(was);
-    tn_scope_end(scope);
+    TN_SCOPE TN_NO_GRAD status = write(__func__, tn_contiguous(tn_to(t, tn_cpu())), path);
     return status;
 }
 
-/* An entry NAME.npy; t is on the CPU and dense. */
+/* An entry NAME.npy. */
 static tn_status add_entry(tni_zip_writer *zip, const char *name, const tn_tensor *t)
 {
-    const tni_file_dtype *k = tni_file_dtype_of(t->dtype);
-    const size_t nbytes = (size_t)tni_shape_numel(&t->shape) * (size_t)k->bits / 8;
     tni_bytes b = { 0 }, entry = { 0 };
-    put_header(t, k, &b);
-    tni_bytes_add(&b, tni_data(t), nbytes);
+    if (!t) return tni_pending();
+    put_header(t, &b);
+    tni_bytes_add(&b, tni_data(t), tni_bytes_of(t));
     tni_bytes_printf(&entry, "%s.npy", name);
     tni_bytes_add(&entry, "", 1);
     tn_status status =
@@ -342,10 +333,10 @@ tn_status tni_npz_write(const char *function, const char *path, const tn_list *l
 {
     tni_atomic_file file;
     tni_zip_writer zip = { .file = &file };
-    tn_status status = tni_check_counts(function, list, true);
-    if (status == TN_OK && list->n == 0)
-        status = tni_error(TN_E_INVALID, "%s: no tensors: want one or more in a .npz", function);
-    for (int i = 0; status == TN_OK && i < list->n; i++) {
+    TNI_TRY(tni_check_counts(function, list, true));
+    if (list->n == 0)
+        return tni_error(TN_E_INVALID, "%s: no tensors: want one or more in a .npz", function);
+    for (int i = 0; i < list->n; i++) {
         const tn_tensor *t = list->entry[i].tensor;
         const size_t n = strlen(list->entry[i].name);
         if (n == 0 || n > TNI_ZIP_NAME_LIMIT - 4 || tni_utf8(list->entry[i].name, n) < n)
@@ -353,17 +344,14 @@ tn_status tni_npz_write(const char *function, const char *path, const tn_list *l
                              "%s: a tensor is named \"%.64s\": want 1 to %d bytes of UTF-8 text",
                              function, list->entry[i].name, TNI_ZIP_NAME_LIMIT - 4);
         if (tni_none(t) || !tni_file_dtype_of(t->dtype)->letter)
-            status =
-                tni_error(TN_E_DTYPE, "%s: %.200s is %s, which NumPy has not", function,
-                          list->entry[i].name, tni_none(t) ? "absent" : tn_dtype_name(t->dtype));
+            return tni_error(TN_E_DTYPE, "%s: %.200s is %s, which NumPy has not", function,
+                             list->entry[i].name, tni_none(t) ? "absent" : tn_dtype_name(t->dtype));
     }
-    if (status == TN_OK) status = tni_file_create(&file, function, path, 0);
+    tn_status status = tni_file_create(&file, function, path, 0);
     if (status != TN_OK) return status;
-    for (int i = 0; status == TN_OK && i < list->n; i++) TN_SCOPE TN_NO_GRAD
-        {
-            const tn_tensor *t = tn_contiguous(tn_to(list->entry[i].tensor, tn_cpu()));
-            status = t ? add_entry(&zip, list->entry[i].name, t) : tni_pending();
-        }
+    for (int i = 0; status == TN_OK && i < list->n; i++)
+        TN_SCOPE TN_NO_GRAD status = add_entry(
+            &zip, list->entry[i].name, tn_contiguous(tn_to(list->entry[i].tensor, tn_cpu())));
     if (status == TN_OK) status = tni_zip_end(&zip);
     tni_bytes_free(&zip.directory);
     return tni_file_finish(&file, status);

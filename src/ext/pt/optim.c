@@ -7,10 +7,6 @@
  * number. Names of states and of most numbers are ours. Source: torch/optim/optimizer.py, and what
  * torch.save writes.
  */
-#include <math.h>
-#include <stdio.h>
-
-#include "ext/pt/optim.h"
 #include "ext/pt/read.h"
 #include "optim/optim.h"
 
@@ -98,14 +94,14 @@ static tn_status read_numbers(import *m, int k, const value *group)
         decoupled->kind == TNI_PICKLE_BOOL && !decoupled->number != !type->name[4])
         return bad(m, "the state of %s, this is %s", decoupled->number ? "AdamW" : "Adam",
                    type->name);
-    tn_status status = number_of(m, tni_pickle_get(p, group, "lr"), &lr);
+    TNI_TRY(number_of(m, tni_pickle_get(p, group, "lr"), &lr));
     base = lr;
-    if (status == TN_OK) status = number_of(m, tni_pickle_get(p, group, "initial_lr"), &base);
-    if (status == TN_OK) status = number_of(m, tni_pickle_get(p, group, "weight_decay"), &decay);
-    if (status == TN_OK) status = put(m, TN_F64, lr, "group.%d.lr", k);
-    if (status == TN_OK) status = put(m, TN_F64, base, "group.%d.base_lr", k);
-    if (status == TN_OK) status = put(m, TN_F64, decay, "group.%d.weight_decay", k);
-    for (int i = 0; status == TN_OK && i < TN_OPTIM_NUMBERS; i++) {
+    TNI_TRY(number_of(m, tni_pickle_get(p, group, "initial_lr"), &base));
+    TNI_TRY(number_of(m, tni_pickle_get(p, group, "weight_decay"), &decay));
+    TNI_TRY(put(m, TN_F64, lr, "group.%d.lr", k));
+    TNI_TRY(put(m, TN_F64, base, "group.%d.base_lr", k));
+    TNI_TRY(put(m, TN_F64, decay, "group.%d.weight_decay", k));
+    for (int i = 0; i < TN_OPTIM_NUMBERS; i++) {
         const tn_number_type *number = &type->number[i];
         if (!number->name) continue;
         int place;
@@ -114,13 +110,12 @@ static tn_status read_numbers(import *m, int k, const value *group)
             v = v && v->kind == TNI_PICKLE_TUPLE && v->n == 2 ? tni_pickle_members(p, v) + place
                                                               : NULL;
         x = m->opt->group[k].number[i];
-        status = number_of(m, v, &x);
+        TNI_TRY(number_of(m, v, &x));
         const tn_dtype dtype = number->on_off ? TN_I64 : TN_F64;
-        if (status == TN_OK)
-            status = k ? put(m, dtype, x, "group.%d.%s", k, number->name)
-                       : put(m, dtype, x, "%s.%s", type->name, number->name);
+        TNI_TRY(k ? put(m, dtype, x, "group.%d.%s", k, number->name)
+                  : put(m, dtype, x, "%s.%s", type->name, number->name));
     }
-    return status;
+    return TN_OK;
 }
 
 /* One parameter's states, of the values under its ID. */
@@ -131,10 +126,9 @@ static tn_status read_param(import *m, const tni_optim_param *param, const value
     if (of->kind != TNI_PICKLE_DICT) return bad(m, "the state of %.64s is no dict", param->name);
     double step = 1; /* of those that are not counted, whether there is any is all that counts */
     int states = 0;
-    tn_status status = number_of(m, tni_pickle_get(p, of, "step"), &step);
-    if (status != TN_OK || step == 0) return status; /* Adagrad's is made before the first step */
-    for (int64_t i = tni_pickle_dict_of(p, of)->first; status == TN_OK && i >= 0;
-         i = pairs[i].next) {
+    TNI_TRY(number_of(m, tni_pickle_get(p, of, "step"), &step));
+    if (step == 0) return TN_OK; /* Adagrad's is made before the first step */
+    for (int64_t i = tni_pickle_dict_of(p, of)->first; i >= 0; i = pairs[i].next) {
         const value *key = &pairs[i].key, *v = &pairs[i].value;
         const bool number = tni_pickle_is(p, key, "step") || tni_pickle_is(p, key, "mu_product");
         if (v->kind != TNI_PICKLE_NONE && !number) {
@@ -149,11 +143,11 @@ static tn_status read_param(import *m, const tni_optim_param *param, const value
             if (!t || t->what || !tni_file_dtype_kept(t->dtype))
                 return bad(m, "%.64s is no tensor that tenon has", name);
             tn_tensor *read = tni_pt_tensor(&m->file, t);
-            status = read ? tn_list_add(m->list, name, read) : tni_pending();
+            TNI_TRY(read ? tn_list_add(m->list, name, read) : tni_pending());
             states++;
         }
     }
-    if (status != TN_OK || (states == 0 && step == 1)) return status;
+    if (states == 0 && step == 1) return TN_OK;
     if (!(step >= 1 && step <= (double)TNI_MOST_STEPS))
         return bad(m, "%.64s: %g steps: want 1 and up", param->name, step);
     m->steps = TNI_MAX(m->steps, (int64_t)step);
@@ -169,18 +163,18 @@ static tn_status read_group(import *m, int k, const value *group)
     for (int i = 0; i < m->opt->n; i++) n += m->opt->param[i].group == k;
     const int64_t there = ids && ids->kind == TNI_PICKLE_DICT ? tni_pickle_dict_of(p, ids)->n : -1;
     if (there != n) return bad(m, "group %d has %" PRId64 " parameters, here %d", k, there, n);
-    tn_status status = read_numbers(m, k, group);
+    TNI_TRY(read_numbers(m, k, group));
     int64_t at = tni_pickle_dict_of(p, ids)->first;
-    for (int i = 0; status == TN_OK && i < m->opt->n; i++) {
+    for (int i = 0; i < m->opt->n; i++) {
         if (m->opt->param[i].group != k) continue;
         const value *id = &pairs[at].value;
         if (id->kind != TNI_PICKLE_INT || id->number < 0 || id->number == INT64_MAX)
             return bad(m, "group %d: a parameter is not a number from 0", k);
         const value *state = tni_map_get(&m->state, (void *)(intptr_t)(id->number + 1));
-        if (state) status = read_param(m, &m->opt->param[i], state);
+        if (state) TNI_TRY(read_param(m, &m->opt->param[i], state));
         at = pairs[at].next;
     }
-    return status;
+    return TN_OK;
 }
 
 static tn_status read_optimizer(import *m)
@@ -188,8 +182,7 @@ static tn_status read_optimizer(import *m)
     const tni_pickle *p = &m->file.pickle;
     const tni_pickle_pair *pairs = p->pairs.data;
     value part;
-    tn_status status = tni_tree_optimizer(&m->file.tree, &part);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_tree_optimizer(&m->file.tree, &part));
     const value *state = tni_pickle_get(p, &part, "state"),
                 *groups = tni_pickle_get(p, &part, "param_groups");
     if (state->kind != TNI_PICKLE_DICT || groups->kind != TNI_PICKLE_DICT ||
@@ -204,21 +197,19 @@ static tn_status read_optimizer(import *m)
                         (void *)&pairs[i].value) < 0)
             return tni_pending();
     int64_t at = tni_pickle_dict_of(p, groups)->first;
-    for (int k = 0; status == TN_OK && k < m->opt->n_groups; k++, at = pairs[at].next)
-        status = read_group(m, k, &pairs[at].value);
-    return status == TN_OK ? put(m, TN_I64, (double)m->steps, "%s.steps", m->opt->type->name)
-                           : status;
+    for (int k = 0; k < m->opt->n_groups; k++, at = pairs[at].next)
+        TNI_TRY(read_group(m, k, &pairs[at].value));
+    return put(m, TN_I64, (double)m->steps, "%s.steps", m->opt->type->name);
 }
 
 tn_status tn_optim_load_pytorch(tn_optim *opt, const char *path, const char *key)
 {
-    static const char f[] = "tn_optim_load_pytorch";
-    if (tni_no_optim(opt)) return tni_poison(f, "opt");
+    if (tni_no_optim(opt)) return tni_poison(__func__, "opt");
     tni_choice choice = { .o = { .key = key } };
 import m = {.opt = opt };
     bool steps;
-    tn_status status = tni_pt_optim_check(f, opt, &m.key, &steps);
-    if (status == TN_OK) status = tni_pt_open(&m.file, f, path, &choice);
+    tn_status status = tni_pt_optim_check(__func__, opt, &m.key, &steps);
+    if (status == TN_OK) status = tni_pt_open(&m.file, __func__, path, &choice);
     if (status != TN_OK) return status;
     TN_SCOPE TN_NO_GRAD
     {
@@ -227,7 +218,7 @@ import m = {.opt = opt };
         if (status == TN_OK && m.file.npz) status = bad(&m, "arrays, no optimizer");
         if (status == TN_OK) status = read_optimizer(&m);
         if (status == TN_OK && tn_optim_load_state_dict(opt, m.list) != TN_OK)
-            status = tni_in_file(f, path);
+            status = tni_in_file(__func__, path);
     }
     tni_map_free(&m.state);
     tni_pt_close(&m.file);

@@ -228,11 +228,9 @@ static tn_status set_items(tni_pickle *p, int64_t n)
     const tni_pickle_dict *d = target_of(p, k, n < 0, false);
     if (!d) return tni_pending();
     const int64_t which = d - (tni_pickle_dict *)p->dicts.data;
-    tn_status status = TN_OK;
-    for (int64_t i = 0; status == TN_OK && i < k; i += 2)
-        status = set_item(p, which, v[i], v[i + 1]);
+    for (int64_t i = 0; i < k; i += 2) TNI_TRY(set_item(p, which, v[i], v[i + 1]));
     p->stack.n -= k + (n < 0);
-    return status;
+    return TN_OK;
 }
 
 /* The same for a list: n values. */
@@ -243,11 +241,10 @@ static tn_status append(tni_pickle *p, int64_t n)
     const tni_pickle_dict *d = v ? target_of(p, k, n < 0, true) : NULL;
     if (!d) return tni_pending();
     const int64_t which = d - (tni_pickle_dict *)p->dicts.data, before = d->n;
-    tn_status status = TN_OK;
-    for (int64_t i = 0; status == TN_OK && i < k; i++)
-        status = set_item(p, which, (value){ TNI_PICKLE_INT, 0, before + i }, v[i]);
+    for (int64_t i = 0; i < k; i++)
+        TNI_TRY(set_item(p, which, (value){ TNI_PICKLE_INT, 0, before + i }, v[i]));
     p->stack.n -= k + (n < 0);
-    return status;
+    return TN_OK;
 }
 
 /* Attributes of an object: of an OrderedDict, only _metadata counts. */
@@ -523,8 +520,8 @@ static tn_status ordered_dict(tni_pickle *p, const value *a, uint32_t n)
     if (n && !list) return bad(p, "%s", "OrderedDict with arguments: " WANTED);
     int64_t next = n ? tni_pickle_dict_of(p, &a[0])->first : -1;
     p->stack.n -= 2;
-    tn_status status = dict_new(p, ORDERED);
-    for (const int64_t dict = p->dicts.n - 1; status == TN_OK && next >= 0;) {
+    TNI_TRY(dict_new(p, ORDERED));
+    for (const int64_t dict = p->dicts.n - 1; next >= 0;) {
         const tni_pickle_pair *pairs = p->pairs.data;
         const value *two = &pairs[next].value;
         next = pairs[next].next;
@@ -533,10 +530,10 @@ static tn_status ordered_dict(tni_pickle *p, const value *a, uint32_t n)
         if (!tuple && !(d && d->list && d->n == 2))
             return bad(p, "%s", "OrderedDict of something other than pairs: " WANTED);
         const value *of = tuple ? tni_pickle_members(p, two) : NULL;
-        status = set_item(p, dict, of ? of[0] : pairs[d->first].value,
-                          of ? of[1] : pairs[d->last].value);
+        TNI_TRY(set_item(p, dict, of ? of[0] : pairs[d->first].value,
+                         of ? of[1] : pairs[d->last].value));
     }
-    return status;
+    return TN_OK;
 }
 
 /* The arguments of a call; *function and *arguments are the top of the stack or a tuple's. */
@@ -643,8 +640,7 @@ tn_status tni_pickle_read(tni_pickle *p, tni_pickle_value *result)
         const unsigned char *b = operand(p, (size_t)size);
         if (!b) return tni_pending();
         int64_t x = size ? (int64_t)tni_little(b, size) : instructions[code].x;
-        tn_status status = instructions[code].run(p, x);
-        if (status != TN_OK) return status;
+        TNI_TRY(instructions[code].run(p, x));
     }
     p->here = p->n;
     return bad(p, "%s", "the pickle ends without STOP");

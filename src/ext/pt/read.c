@@ -14,8 +14,6 @@
  * A storage is read once, whole: a view may reach all of it, and its checksum is of all of it. The
  * tensors are views of storages, with the strides of the file.
  */
-#include <stdio.h>
-
 #include "ext/pt/read.h"
 
 #define bad(pt, ...) tni_input_bad(&(pt)->zip.in, __VA_ARGS__)
@@ -27,10 +25,7 @@ static tn_status expect(const tni_pt *f, const char *name, const char *wanted, b
     const tni_zip_entry *e = tni_zip_find(&f->zip, name);
     if (!e && optional) return TN_OK;
     if (!e) return bad(f, "no entry %s", name);
-    if (e->nbytes < (int64_t)sizeof text) {
-        tn_status status = tni_zip_read(&f->zip, e, text);
-        if (status != TN_OK) return status;
-    }
+    if (e->nbytes < (int64_t)sizeof text) TNI_TRY(tni_zip_read(&f->zip, e, text));
     size_t line = strcspn(text, "\n");
     if (strcmp(text, wanted))
         return bad(f, "%s is \"%.*s\": want \"%.*s\"", name, (int)line, text,
@@ -60,18 +55,17 @@ static tn_status open_pickle(tni_pt *f)
     if (e->nbytes > limits.header_bytes)
         return bad(f, "%s has %" PRId64 " bytes: at most %" PRId64 " are read (tn_set_file_limits)",
                    name, e->nbytes, limits.header_bytes);
-    tn_status status = script ? TN_OK : expect(f, "version", "3\n", false);
-    if (status == TN_OK) status = expect(f, "byteorder", "little", true);
-    if (status == TN_OK) status = read_bytes(f, e, name, (size_t)e->nbytes);
-    if (status != TN_OK) return status;
+    if (!script) TNI_TRY(expect(f, "version", "3\n", false));
+    TNI_TRY(expect(f, "byteorder", "little", true));
+    TNI_TRY(read_bytes(f, e, name, (size_t)e->nbytes));
     f->folder = constants ? "constants" : "data";
     f->pickle.script = script;
     f->n_places = (size_t)f->zip.n;
-    status = tni_pickle_read(&f->pickle, &f->tree.root);
-    if (status == TN_OK && f->pickle.at != f->pickle.n)
+    TNI_TRY(tni_pickle_read(&f->pickle, &f->tree.root));
+    if (f->pickle.at != f->pickle.n)
         return bad(f, "%s: %zu bytes follow the pickle", name, f->pickle.n - f->pickle.at);
     if (constants) f->tree.choice->o.key = "*";
-    return status;
+    return TN_OK;
 }
 
 /* ---- the format before 1.6 ------------------------------------------------------------------- */
@@ -249,8 +243,7 @@ static tn_status add_version(tni_pt *f, const tni_pickle_pair *pair)
 {
     char path[TNI_NAME_LIMIT + 1];
     if (pair->key.kind != TNI_PICKLE_STRING) return bad(f, "_metadata: a key is not a string");
-    tn_status status = tni_tree_name(&f->tree, path, 0, &pair->key);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_tree_name(&f->tree, path, 0, &pair->key));
     if (pair->value.kind != TNI_PICKLE_DICT)
         return bad(f, "_metadata: \"%.64s\": want a dict", path);
     int64_t version = tni_pickle_dict_of(&f->pickle, &pair->value)->version;
@@ -272,10 +265,8 @@ static tn_status add_versions(tni_pt *f, const tni_pickle_value *part)
                    "_metadata of %" PRId64 " modules: at most %" PRId64
                    " are read (tn_set_file_limits)",
                    metadata->n, most);
-    tn_status status = TN_OK;
-    for (int64_t i = metadata->first; status == TN_OK && i >= 0; i = pairs[i].next)
-        status = add_version(f, &pairs[i]);
-    return status;
+    for (int64_t i = metadata->first; i >= 0; i = pairs[i].next) TNI_TRY(add_version(f, &pairs[i]));
+    return TN_OK;
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
@@ -315,9 +306,9 @@ void tni_pt_close(tni_pt *f)
 static tn_status fill(tni_pt *f)
 {
     tni_pickle_value part;
-    tn_status status = tni_tree_pick(&f->tree, &part);
-    if (status == TN_OK) status = tni_tree_tensors(&f->tree, &part, add_tensor, f);
-    return status == TN_OK ? add_versions(f, &part) : status;
+    TNI_TRY(tni_tree_pick(&f->tree, &part));
+    TNI_TRY(tni_tree_tensors(&f->tree, &part, add_tensor, f));
+    return add_versions(f, &part);
 }
 
 tn_list *tni_pt_list(const char *function, const char *path, tni_choice *c, tn_metadata *metadata)

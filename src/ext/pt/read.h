@@ -37,4 +37,13 @@ tn_status tni_pt_open(tni_pt *f, const char *function, const char *path, tni_cho
 tn_tensor *tni_pt_tensor(tni_pt *f, const tni_pickle_tensor *t);
 void tni_pt_close(tni_pt *f);
 
+/* ---- optimizers, read and written (optim.c) -------------------------------------------------- */
+
+/* Whether PyTorch has the same optimizer; *key: what tells its groups from others'; *steps: it
+ * counts each parameter's. */
+tn_status tni_pt_optim_check(const char *function, const tn_optim *opt, const char **key,
+                             bool *steps);
+/* PyTorch's key for a number; *place: which of its two values it is, -1: the value itself. */
+const char *tni_pt_number(const char *name, int *place);
+
 #endif

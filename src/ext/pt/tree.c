@@ -1,7 +1,4 @@
 /* tree.c - what tree.h promises. */
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "ext/pt/tree.h"
 #include "io/json.h"
 #include "nn/module.h"
@@ -46,31 +43,30 @@ static bool next(const tni_pickle *p, const value *v, child *c)
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-tn_status tni_tree_name(const tni_tree *t, char *path, size_t n, const value *text)
+enum { DIGITS = 24 };
+
+/* The text of a key, *n bytes: a string's own, or in `number`. */
+static const char *text_of(const tni_pickle *p, const value *key, char number[DIGITS], size_t *n)
 {
-    const tni_pickle *p = t->pickle;
-    const char *from = (const char *)p->bytes + text->number;
-    if (text->n > TNI_NAME_LIMIT - n)
-        return bad(t, "a name has %zu bytes: at most %d are possible", n + text->n, TNI_NAME_LIMIT);
-    if (tni_utf8(from, text->n) < text->n || memchr(from, 0, text->n))
-        return bad(t, "the name at byte %" PRId64 " of %s is not UTF-8 text", text->number,
-                   p->name);
-    memcpy(path + n, from, text->n);
-    path[n + text->n] = 0;
-    return TN_OK;
+    const bool string = key->kind == TNI_PICKLE_STRING;
+    snprintf(number, DIGITS, "%" PRId64, key->number);
+    if (key->kind != TNI_PICKLE_INT) strcpy(number, "?"); /* of a kind that no model uses */
+    *n = string ? key->n : strlen(number);
+    return string ? (const char *)p->bytes + key->number : number;
 }
 
-/* Appends a key to the path's first n bytes. */
-static tn_status add_key(const tni_tree *t, char *path, size_t n, const value *key)
+tn_status tni_tree_name(const tni_tree *t, char *path, size_t n, const value *key)
 {
-    char number[32] = "?"; /* of a kind that no model uses */
-    if (n && n < TNI_NAME_LIMIT) path[n++] = '.', path[n] = 0;
-    if (key->kind == TNI_PICKLE_STRING) return tni_tree_name(t, path, n, key);
-    if (key->kind == TNI_PICKLE_INT) snprintf(number, sizeof number, "%" PRId64, key->number);
-    if (strlen(number) > TNI_NAME_LIMIT - n)
-        return bad(t, "a name has %zu bytes: at most %d are possible", n + strlen(number),
-                   TNI_NAME_LIMIT);
-    strcpy(path + n, number);
+    const tni_pickle *p = t->pickle;
+    char number[DIGITS];
+    size_t more;
+    const char *from = text_of(p, key, number, &more);
+    if (more > TNI_NAME_LIMIT - n)
+        return bad(t, "a name has %zu bytes: at most %d are possible", n + more, TNI_NAME_LIMIT);
+    if (tni_utf8(from, more) < more || memchr(from, 0, more))
+        return bad(t, "the name at byte %" PRId64 " of %s is not UTF-8 text", key->number, p->name);
+    memcpy(path + n, from, more);
+    path[n + more] = 0;
     return TN_OK;
 }
 
@@ -96,10 +92,11 @@ static tn_status visit(walk *w, const value *v)
         return bad(w->tree, "%.64s: more than %d levels or %" PRId64 " values: want a smaller tree",
                    w->path, DEPTH, p->max_values);
     tn_status status = w->visit(w, v, &down);
-    const size_t n = strlen(w->path);
+    const size_t n = strlen(w->path), dot = n && n < TNI_NAME_LIMIT;
     w->depth++;
     for (child c = before(p, v); status == TN_OK && down && next(p, v, &c);) {
-        status = add_key(w->tree, w->path, n, &c.key);
+        if (dot) w->path[n] = '.', w->path[n + 1] = 0;
+        status = tni_tree_name(w->tree, w->path, n + dot, &c.key);
         if (status == TN_OK) status = visit(w, c.value);
         w->path[n] = 0;
     }
@@ -281,19 +278,14 @@ static tn_status visit_part(walk *w, const value *v, bool *down)
 static const value *find(const tni_tree *t, const value *v, const char *key, int depth,
                          int64_t *left)
 {
-    char name[TNI_NAME_LIMIT + 1];
+    char number[DIGITS];
+    size_t n;
     const tni_pickle *p = t->pickle;
     const value *found = NULL;
     if (!*key || !holds(v) || depth > DEPTH) return *key ? NULL : v;
     for (child c = before(p, v); !found && --*left > 0 && next(p, v, &c);) {
-        name[0] = 0;
-        if (c.key.kind == TNI_PICKLE_STRING && c.key.n <= TNI_NAME_LIMIT) {
-            memcpy(name, p->bytes + c.key.number, c.key.n);
-            name[c.key.n] = 0;
-        } else if (c.key.kind == TNI_PICKLE_INT)
-            snprintf(name, sizeof name, "%" PRId64, c.key.number);
-        const size_t n = strlen(name);
-        if (n && !strncmp(key, name, n) && (!key[n] || key[n] == '.'))
+        const char *name = text_of(p, &c.key, number, &n);
+        if (n && n <= strlen(key) && !memcmp(key, name, n) && (!key[n] || key[n] == '.'))
             found = find(t, c.value, key + n + (key[n] == '.'), depth + 1, left);
     }
     return found;

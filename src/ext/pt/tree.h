@@ -26,7 +26,7 @@ tn_status tni_tree_tensors(const tni_tree *tree, const tni_pickle_value *part,
                            void *user);
 /* The numbers, strings and lists of them in all the tree, by path, as Python prints them. */
 tn_status tni_tree_metadata(const tni_tree *tree, tn_metadata *metadata);
-/* A string as a path may hold it, at path + n (TNI_NAME_LIMIT + 1 bytes in all). */
-tn_status tni_tree_name(const tni_tree *tree, char *path, size_t n, const tni_pickle_value *text);
+/* A key as a path may hold it, at path + n (TNI_NAME_LIMIT + 1 bytes in all). */
+tn_status tni_tree_name(const tni_tree *tree, char *path, size_t n, const tni_pickle_value *key);
 
 #endif

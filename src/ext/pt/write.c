@@ -6,16 +6,8 @@
  * _metadata with one per module. torch.load reads it with weights_only and with mmap. Entries are
  * as in read.c; storages are written dense, in the order of the list.
  */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "ext/pt/optim.h"
-#include "ext/pt/pickle.h"
-#include "ext/pt/zip.h"
-#include "io/choice.h"
+#include "ext/pt/read.h"
 #include "io/json.h"
-#include "nn/module.h"
 #include "optim/optim.h"
 
 typedef struct item {
@@ -75,8 +67,7 @@ static tn_status collect(plan *p)
     for (int i = 0; i < p->list->n; i++) {
         const tn_entry *e = &p->list->entry[i];
         p->items[i] = (item){ .name = e->name, .tensor = e->tensor, .place = i, .first = i };
-        tn_status status = check_item(p, &p->items[i]);
-        if (status != TN_OK) return status;
+        TNI_TRY(check_item(p, &p->items[i]));
     }
     tni_sort(p->items, n, sizeof *p->items, by_memory);
     for (size_t i = 1; i < n; i++)
@@ -260,10 +251,9 @@ static tn_status make_pickle(plan *p)
         put_optimizer(p);
     else
         put_list(p);
-    tn_status status = put_versions(b, p->function, p->list);
+    TNI_TRY(put_versions(b, p->function, p->list));
     tni_bytes_printf(b, "."); /* STOP */
     const int64_t limit = tn_get_file_limits().header_bytes;
-    if (status != TN_OK) return status;
     if (b->failed) return tni_pending();
     if ((int64_t)b->n > limit)
         return tni_error(TN_E_INVALID,
@@ -314,24 +304,21 @@ static tn_status write_archive(const plan *p, tni_atomic_file *file, uint64_t *s
 static tn_status write_file(const plan *p, const char *path)
 {
     uint64_t size;
-    tn_status status = write_archive(p, NULL, &size);
-    if (status == TN_OK && size > INT64_MAX)
-        status =
-            tni_error(TN_E_INVALID, "%s: " TNI_PATH ": too large for a file", p->function, path);
+    TNI_TRY(write_archive(p, NULL, &size));
+    if (size > INT64_MAX)
+        return tni_error(TN_E_INVALID, "%s: " TNI_PATH ": too large for a file", p->function, path);
     tni_atomic_file file;
-    if (status == TN_OK) status = tni_file_create(&file, p->function, path, (int64_t)size);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_file_create(&file, p->function, path, (int64_t)size));
     return tni_file_finish(&file, write_archive(p, &file, &size));
 }
 
 static tn_status write_plan(plan *p, const char *path)
 {
-    tn_status status = tni_check_counts(p->function, p->list, true);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_check_counts(p->function, p->list, true));
     size_t nbytes = (size_t)TNI_MAX(p->list->n, 1) * sizeof *p->items;
     p->items = tni_alloc(nbytes);
     if (!p->items) return tni_pending();
-    status = collect(p);
+    tn_status status = collect(p);
     if (status == TN_OK) status = make_pickle(p);
     if (status == TN_OK) status = write_file(p, path);
     tni_bytes_free(&p->pickle);
@@ -369,29 +356,27 @@ static double mu_product(const tn_optim *opt, const tni_optim_param *p)
 static tn_status add_param(tn_list *list, const tn_optim *opt, const tni_optim_param *p, int id,
                            bool steps)
 {
-    tn_status status = TN_OK;
     tni_form form;
     if (p->step == 0) return TN_OK;
     if (steps)
-        status =
-            add_state(list, id, "step", tn_full_as(TN_SCALAR, (double)p->step, TN_F32, tn_cpu()));
-    if (status == TN_OK && !strcmp(opt->type->name, "nadam"))
-        status = add_state(list, id, "mu_product",
-                           tn_full_as(TN_SCALAR, mu_product(opt, p), TN_F32, tn_cpu()));
-    for (int s = 0; status == TN_OK && s < TN_OPTIM_STATES; s++)
+        TNI_TRY(
+            add_state(list, id, "step", tn_full_as(TN_SCALAR, (double)p->step, TN_F32, tn_cpu())));
+    if (!strcmp(opt->type->name, "nadam"))
+        TNI_TRY(add_state(list, id, "mu_product",
+                          tn_full_as(TN_SCALAR, mu_product(opt, p), TN_F32, tn_cpu())));
+    for (int s = 0; s < TN_OPTIM_STATES; s++)
         if (tni_optim_form(opt, p, s, &form))
-            status = add_state(list, id, opt->type->state[s].name, p->state[s]);
-    return status;
+            TNI_TRY(add_state(list, id, opt->type->state[s].name, p->state[s]));
+    return TN_OK;
 }
 
 tn_status tn_optim_save_pytorch(tn_optim *opt, const char *path)
 {
-    static const char f[] = "tn_optim_save_pytorch";
-    if (tni_no_optim(opt)) return tni_poison(f, "opt");
+    if (tni_no_optim(opt)) return tni_poison(__func__, "opt");
     const char *key;
     bool steps;
-    tn_status status = tni_path_check(f, path);
-    if (status == TN_OK) status = tni_pt_optim_check(f, opt, &key, &steps);
+    tn_status status = tni_path_check(__func__, path);
+    if (status == TN_OK) status = tni_pt_optim_check(__func__, opt, &key, &steps);
     if (status != TN_OK) return status;
     TN_SCOPE
     {
@@ -404,7 +389,7 @@ tn_status tn_optim_save_pytorch(tn_optim *opt, const char *path)
                 if (opt->param[i].group == k)
                     status = add_param(list, opt, &opt->param[i], id++, steps);
         if (status == TN_OK)
-            status = write_plan(&(plan){ .function = f, .list = list, .opt = opt }, path);
+            status = write_plan(&(plan){ .function = __func__, .list = list, .opt = opt }, path);
     }
     return status;
 }

@@ -10,8 +10,6 @@
  * Only then is memory for data allocated, as much as the file holds or tn_set_file_limits allows
  * for what is deflated.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <zlib.h>
 
 #include "ext/pt/zip.h"
@@ -56,9 +54,7 @@ static tn_status read_end(const tni_zip *zip, end *e)
     size_t n = (size_t)TNI_MIN(zip->in.size, (int64_t)sizeof last);
     int64_t stop = zip->in.size - END; /* where the directory must end */
     if (stop < 0) return bad(zip, "%" PRId64 " bytes: cut off", zip->in.size);
-    tn_status status =
-        tni_input_read(&zip->in, zip->in.size - (int64_t)n, last + sizeof last - n, n);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_input_read(&zip->in, zip->in.size - (int64_t)n, last + sizeof last - n, n));
     if (tni_little(b, 4) != 0x06054b50 || tni_little(b + 20, 2) != 0)
         return bad(
             zip, "no end record in the last %d bytes: cut off, or followed by something else", END);
@@ -67,8 +63,7 @@ static tn_status read_end(const tni_zip *zip, end *e)
         return bad(zip, "the archive is spread over several disks");
     if (tni_little(last + END64, 4) == 0x07064b50) {
         stop -= LOCATOR + END64;
-        status = read_end64(zip, last, (uint64_t)stop, e);
-        if (status != TN_OK) return status;
+        TNI_TRY(read_end64(zip, last, (uint64_t)stop, e));
     }
     if (stop < 0 || e->at > (uint64_t)stop || e->size != (uint64_t)stop - e->at)
         return bad(zip,
@@ -132,8 +127,7 @@ static tn_status read_header(tni_zip *zip, const end *e, size_t *at, tni_zip_ent
     if (flags & ~UINT64_C(0x0808) & ~(entry->deflated ? UINT64_C(6) : 0))
         return bad(zip, "%.64s: unknown flags %#llx", name, (unsigned long long)flags);
     uint64_t *large[] = { &nbytes, &compressed, &header };
-    tn_status status = read_extra(zip, name, h + HEADER + length, extra, large, 3);
-    if (status != TN_OK) return status;
+    TNI_TRY(read_extra(zip, name, h + HEADER + length, extra, large, 3));
     if (nbytes != compressed && !entry->deflated)
         return bad(zip, "%.64s: %" PRIu64 " bytes stored as %" PRIu64, name, nbytes, compressed);
     if (header > e->at || compressed > e->at || compressed > e->at - header)
@@ -163,8 +157,7 @@ static tn_status read_local(const tni_zip *zip, const end *e, tni_zip_entry *ent
     if (room < LOCAL_HEADER + length)
         return bad(zip, "%.64s: no room for its header at %" PRId64, entry->name, entry->header);
     unsigned char b[LOCAL_HEADER + TNI_ZIP_NAME_LIMIT];
-    tn_status status = tni_input_read(&zip->in, entry->header, b, LOCAL_HEADER + length);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_input_read(&zip->in, entry->header, b, LOCAL_HEADER + length));
     const uint64_t crc = tni_little(b + 14, 4),
                    sizes[2] = { tni_little(b + 18, 4), tni_little(b + 22, 4) };
     const uint64_t stored = (uint64_t)entry->stored;
@@ -245,8 +238,7 @@ static tn_status check_names(tni_zip *zip)
 static tn_status read_directory(tni_zip *zip, int64_t max_entries, int64_t max_directory)
 {
     end e;
-    tn_status status = read_end(zip, &e);
-    if (status != TN_OK) return status;
+    TNI_TRY(read_end(zip, &e));
     if (e.n > (uint64_t)max_entries || e.n > INT32_MAX || e.size > (uint64_t)max_directory)
         return bad(zip,
                    "%" PRIu64 " entries in a directory of %" PRIu64 " bytes: at most %" PRId64
@@ -258,14 +250,14 @@ static tn_status read_directory(tni_zip *zip, int64_t max_entries, int64_t max_d
     zip->capacity = (int)e.n;
     zip->entry = tni_alloc_n((size_t)e.n, sizeof *zip->entry);
     if (!zip->directory || !zip->entry) return tni_pending();
-    status = tni_input_read(&zip->in, (int64_t)e.at, zip->directory, zip->directory_size);
+    TNI_TRY(tni_input_read(&zip->in, (int64_t)e.at, zip->directory, zip->directory_size));
     size_t at = 0;
-    for (; status == TN_OK && zip->n < zip->capacity; zip->n++)
-        status = read_header(zip, &e, &at, &zip->entry[zip->n]);
-    if (status == TN_OK && at != zip->directory_size)
-        status = bad(zip, "%zu bytes follow the directory's last entry", zip->directory_size - at);
-    if (status == TN_OK) status = check_places(zip, &e);
-    return status == TN_OK ? check_names(zip) : status;
+    for (; zip->n < zip->capacity; zip->n++)
+        TNI_TRY(read_header(zip, &e, &at, &zip->entry[zip->n]));
+    if (at != zip->directory_size)
+        return bad(zip, "%zu bytes follow the directory's last entry", zip->directory_size - at);
+    TNI_TRY(check_places(zip, &e));
+    return check_names(zip);
 }
 
 /* ---- what the rest of the folder calls ------------------------------------------------------- */
@@ -274,9 +266,8 @@ tn_status tni_zip_open(tni_zip *zip, const char *function, const char *path, int
                        int64_t max_directory)
 {
     *zip = (tni_zip){ .names.names = true };
-    tn_status status = tni_input_open(&zip->in, function, path);
-    if (status != TN_OK) return status;
-    status = read_directory(zip, max_entries, max_directory);
+    TNI_TRY(tni_input_open(&zip->in, function, path));
+    tn_status status = read_directory(zip, max_entries, max_directory);
     if (status != TN_OK) tni_zip_close(zip);
     return status;
 }

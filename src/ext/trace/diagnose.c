@@ -6,8 +6,6 @@
  * from the op that read the leaf is followed towards the loss, along the largest shares. The op on
  * it that shrank or grew the gradient's root mean square most is blamed. The limits are in trace.h.
  */
-#include <math.h>
-
 #include "ext/trace/record.h"
 
 static const double vanishing = 1e-5, exploding = 1e3;
@@ -23,9 +21,9 @@ static void say(tn_trace *tr, const char *kind, const tni_log_node *node, tni_lo
     va_start(args, format);
     char *text = tni_vtext(format, args);
     va_end(args);
-    char *copy = tni_record_has(tr, text) ? tni_record_text(tr, &tr->now.arena, text) : NULL;
+    char *copy = tni_record_has(tr, text) ? tni_arena_text(&tr->now.arena, text) : NULL;
     tni_strfree(text);
-    tni_log_finding *f = TNI_NEW(tr, &tr->now, findings);
+    tni_log_finding *f = TNI_NEW(&tr->now, findings);
     if (!f) return;
     *f = (tni_log_finding){ kind, node, copy };
     if (back && !back->finding) back->finding = f;
@@ -34,7 +32,7 @@ static void say(tn_trace *tr, const char *kind, const tni_log_node *node, tni_lo
 static const char *place(tn_trace *tr, const tni_log_node *node)
 {
     const char *text = tni_log_place(node, &tr->now.arena);
-    return tni_record_has(tr, text) ? text : "";
+    return text ? text : "";
 }
 
 /* ---- inputs ---------------------------------------------------------------------------------- */

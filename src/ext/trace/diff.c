@@ -4,8 +4,6 @@
  * Ops are matched by what they are and where they were called: the n-th "linear (0: Linear)" of one
  * step is that of the other. Tensors are matched by their full names.
  */
-#include <math.h>
-
 #include "ext/trace/words.h"
 
 typedef struct diff {
@@ -119,25 +117,21 @@ static tn_status compare_lists(diff *d, size_t n_a, size_t n_b,
 tn_status tn_trace_diff(FILE *file, const tn_trace *a, const tn_trace *b)
 {
     TNI_C_NUMBERS;
-    static const char f[] = "tn_trace_diff";
-    tn_status status = tni_trace_writable(f, file, a);
-    if (status == TN_OK) status = tni_trace_writable(f, file, b);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_trace_writable(__func__, file, a));
+    TNI_TRY(tni_trace_writable(__func__, file, b));
     diff d = { .file = file };
     size_t n = TNI_MIN(a->log.n_steps, b->log.n_steps);
-    while (status == TN_OK && d.step < n) {
+    while (d.step < n) {
         const tni_log_step *x = d.a = &a->log.steps[d.step], *y = d.b = &b->log.steps[d.step];
         d.step++;
         if (x->training != y->training)
             fputs(x->training ? "a trains, b evaluates\n" : "a evaluates, b trains\n", line(&d));
-        status = compare_lists(&d, x->n_nodes, y->n_nodes, op_name, compare_op);
-        if (status == TN_OK)
-            status = compare_lists(&d, x->n_ledger, y->n_ledger, tensor_name, compare_tensor);
+        TNI_TRY(compare_lists(&d, x->n_nodes, y->n_nodes, op_name, compare_op));
+        TNI_TRY(compare_lists(&d, x->n_ledger, y->n_ledger, tensor_name, compare_tensor));
     }
-    if (status != TN_OK) return status;
     if (a->log.n_steps != b->log.n_steps)
         fprintf(file, "%zu steps in a, %zu in b\n", a->log.n_steps, b->log.n_steps);
     else if (!d.said)
         fprintf(file, "no difference\n");
-    return tni_trace_written(f, file);
+    return tni_stream_written(__func__, file);
 }

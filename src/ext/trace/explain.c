@@ -6,7 +6,6 @@
  * buffers, extra state and generator are put back after each run.
  */
 #include <float.h>
-#include <math.h>
 
 #include "ext/diagnose/explain.h"
 #include "ext/trace/words.h"
@@ -39,7 +38,7 @@ static void note_leaf(tn_trace *tr, const tn_tensor *t, tn_tensor *grad)
     tn_scope scope = tn_scope_begin();
     tn_tensor *copy = tn_clone(grad);
     tni_record_ok(tr, copy ? TN_OK : tni_pending());
-    leaf *l = tni_record_more(tr, &c->arena, &c->leaves, &c->n, sizeof *l);
+    leaf *l = tni_arena_more(&c->arena, &c->leaves, &c->n, sizeof *l);
     if (l) *l = (leaf){ tn_keep((tn_tensor *)(uintptr_t)t), tn_keep(copy), share };
     tn_scope_end(scope);
 }
@@ -49,35 +48,31 @@ static tn_status check_leaf(check *c, leaf *l)
 {
     tni_numbers g = { 0 }, at = { 0 };
     tn_dtype dtype = l->tensor->dtype;
-    tn_status status = tni_numbers_note(&g, l->gradient, 0, NULL);
-    if (status == TN_OK) status = tni_numbers_note(&at, l->tensor, 0, NULL);
+    TNI_TRY(tni_numbers_note(&g, l->gradient, 0, NULL));
+    TNI_TRY(tni_numbers_note(&at, l->tensor, 0, NULL));
     l->share->slope = g.norm;
     bool may = (dtype == TN_F64 || dtype == TN_F32) && g.norm >= FLT_MIN && isfinite(g.norm);
-    if (status != TN_OK || !may) return status;
+    if (!may) return TN_OK;
     double eps = dtype == TN_F64 ? DBL_EPSILON : FLT_EPSILON;
-    TN_SCOPE
-    status = tni_run_slope(&c->run, l->tensor, tn_mul_scalar(l->gradient, 1 / g.norm),
-                           cbrt(eps) * TNI_MAX(at.norm, 1), &l->share->difference);
-    l->share->checked = status == TN_OK;
-    return status;
+    TN_SCOPE TNI_TRY(tni_run_slope(&c->run, l->tensor, tn_mul_scalar(l->gradient, 1 / g.norm),
+                                   cbrt(eps) * TNI_MAX(at.norm, 1), &l->share->difference));
+    l->share->checked = true;
+    return TN_OK;
 }
 
 /* Whether a second run gives the loss that was explained; then the leaves. */
 static tn_status check_all(check *c, double loss)
 {
     double now = 0;
-    bool recording = tn_set_grad_enabled(false);
-    tn_status status = tni_run_carry(&c->run);
-    if (status == TN_OK) status = tni_run_loss(&c->run, &now);
-    if (status == TN_OK && !(fabs(now - loss) <= 1e-4 * TNI_MAX(fabs(loss), 1e-3)))
+    TNI_TRY(tni_run_carry(&c->run));
+    TNI_TRY(tni_run_loss(&c->run, &now));
+    if (!(fabs(now - loss) <= 1e-4 * TNI_MAX(fabs(loss), 1e-3)))
         snprintf(c->refused, sizeof c->refused,
                  "no finite differences: again gives a loss of %.4g, not %.4g (does it draw other "
                  "random numbers, or read buffers that have moved?)",
                  now, loss);
-    for (size_t i = 0; status == TN_OK && !c->refused[0] && i < c->n; i++)
-        status = check_leaf(c, &c->leaves[i]);
-    tn_set_grad_enabled(recording);
-    return status;
+    for (size_t i = 0; !c->refused[0] && i < c->n; i++) TNI_TRY(check_leaf(c, &c->leaves[i]));
+    return TN_OK;
 }
 
 /* ---- telling --------------------------------------------------------------------------------- */
@@ -92,7 +87,7 @@ static tn_status write_account(FILE *file, const tn_trace *tr, const check *c)
     fputc('\n', file);
     tni_say_backward(&w);
     tni_say_state(&w);
-    return tni_trace_written(f, file);
+    return tni_stream_written(f, file);
 }
 
 /* The value of the loss: the tape does not hold it. */
@@ -116,10 +111,9 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
 {
     TNI_C_NUMBERS;
     TNI_SCOPES_STAY;
-    if (!file) return tni_error(TN_E_INVALID, "%s: the file is NULL: want an open one", f);
+    if (!file) return tni_stream_given(f, file);
     if (!loss || tni_none(loss) || tni_is_buried(loss)) return tni_poison(f, "loss");
-    tn_status status = tni_trace_may_begin(f, options.model);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_trace_may_begin(f, options.model));
     tn_trace *tr = tni_trace_start(
         (tn_trace_options){ .model = options.model, .opt = options.opt, .values = options.values },
         true);
@@ -131,13 +125,15 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
                          .user = options.user } };
     tn_keep(loss);
     tr->user = &c;
+    c.arena.failed = &tr->failed;
     tr->leaf = options.again ? note_leaf : NULL;
-    status = tn_backward(loss); /* its failure is the caller's, and told */
+    tn_status status = tn_backward(loss); /* its failure is the caller's, and told */
     note_loss(tr, loss);
     tn_status failed = tni_trace_stop(tr);
     bool logged = tr->log.n_steps > 0 && failed == TN_OK;
     if (status == TN_OK && failed != TN_OK) status = tni_error(failed, "%s: out of memory", f);
-    if (status == TN_OK && logged && options.again) status = check_all(&c, tr->log.steps[0].loss);
+    TN_NO_GRAD if (status == TN_OK && logged && options.again) status =
+        check_all(&c, tr->log.steps[0].loss);
     tni_saved_error error;
     tni_error_save(&error);
     tn_status written = logged ? write_account(file, tr, &c) : TN_OK;

@@ -5,7 +5,6 @@
  * filled: the title, the tables for readers without scripts, and for the scripts the accounts as
  * tn_trace_json writes them, compressed.
  */
-#include <stdlib.h>
 #include <zlib.h>
 
 #include "ext/trace/words.h"
@@ -112,14 +111,10 @@ static bool put_traces(FILE *file, tn_trace *const *traces, int n)
 
 tn_status tn_trace_html(FILE *file, tn_trace *const *traces, int n)
 {
-    static const char f[] = "tn_trace_html";
     TNI_C_NUMBERS;
-    if (!traces) return tni_poison(f, "traces");
-    if (n < 1) return tni_error(TN_E_INVALID, "%s: %d traces: want at least one", f, n);
-    for (int i = 0; i < n; i++) {
-        tn_status status = tni_trace_writable(f, file, traces[i]);
-        if (status != TN_OK) return status;
-    }
+    if (!traces) return tni_poison(__func__, "traces");
+    if (n < 1) return tni_error(TN_E_INVALID, "%s: %d traces: want at least one", __func__, n);
+    for (int i = 0; i < n; i++) TNI_TRY(tni_trace_writable(__func__, file, traces[i]));
     for (const char *at = (const char *)tni_page;;) {
         size_t plain = strcspn(at, "\1\2\3");
         fwrite(at, 1, plain, file);
@@ -130,8 +125,8 @@ tn_status tn_trace_html(FILE *file, tn_trace *const *traces, int n)
         else if (*at == '\2')
             put_static(file, traces, n);
         else if (!put_traces(file, traces, n))
-            return tni_error(TN_E_NOMEM, "%s: out of memory", f);
+            return tni_error(TN_E_NOMEM, "%s: out of memory", __func__);
         at++;
     }
-    return tni_trace_written(f, file);
+    return tni_stream_written(__func__, file);
 }

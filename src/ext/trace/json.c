@@ -2,8 +2,6 @@
  * json.c - an account as JSON: written straight to the file, item by item, from templates. A number
  * has nine digits, more than an f32 has.
  */
-#include <math.h>
-
 #include "installed.h"
 #include "io/json.h"
 #include "ext/trace/words.h"
@@ -316,8 +314,7 @@ void tni_put_account(FILE *o, const tni_log *log)
 tn_status tn_trace_json(FILE *file, const tn_trace *trace)
 {
     TNI_C_NUMBERS;
-    tn_status status = tni_trace_writable("tn_trace_json", file, trace);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_trace_writable("tn_trace_json", file, trace));
     tni_put_account(file, &trace->log);
-    return tni_trace_written("tn_trace_json", file);
+    return tni_stream_written("tn_trace_json", file);
 }

@@ -15,10 +15,12 @@ void *tni_arena_alloc(tni_arena *a, size_t size)
     const size_t head = (sizeof(tni_chunk) + ALIGN - 1) / ALIGN * ALIGN;
     size = (size + ALIGN - 1) / ALIGN * ALIGN;
     tni_chunk *c = a->newest;
+    if (a->failed && *a->failed != TN_OK) return NULL;
     if (!c || c->size - c->used < size) {
         size_t usual = c ? TNI_MIN(2 * c->size, (size_t)MOST) : FIRST;
         size_t room = TNI_MAX(usual, head + size);
         c = tni_alloc(room);
+        if (!c && a->failed) *a->failed = TN_E_NOMEM;
         if (!c) return NULL;
         *c = (tni_chunk){ a->newest, room, head };
         a->newest = c;
@@ -49,6 +51,13 @@ void *tni_arena_more(tni_arena *a, void *items, size_t *n, size_t size)
         at = larger;
     }
     return at + (*n)++ * size;
+}
+
+void *tni_arena_new(tni_arena *a, void *items, size_t *n, size_t size)
+{
+    void *item = tni_arena_alloc(a, size);
+    void **at = item ? tni_arena_more(a, items, n, sizeof item) : NULL;
+    return at ? *at = item : NULL;
 }
 
 void tni_arena_free(tni_arena *a)

@@ -17,14 +17,18 @@
 /* A part of a log, freed as a whole; empty when zeroed. What lies in it is never freed alone. */
 typedef struct tni_arena {
     struct tni_chunk *newest;
+    tn_status
+        *failed; /* NULL, or becomes TN_E_NOMEM when there is none; after a failure all fail */
 } tni_arena;
 
-/* Zeroed. NULL: out of memory, for the two below as well. */
+/* Zeroed. NULL: out of memory, for the three below as well. */
 void *tni_arena_alloc(tni_arena *a, size_t size);
 /* A copy; of NULL: "" */
 char *tni_arena_text(tni_arena *a, const char *text);
 /* The next item, zeroed, of an array that only grows; items is the address of its pointer. */
 void *tni_arena_more(tni_arena *a, void *items, size_t *n, size_t size);
+/* The next item, zeroed, of an array of pointers to items. */
+void *tni_arena_new(tni_arena *a, void *items, size_t *n, size_t size);
 void tni_arena_free(tni_arena *a);
 
 /* ---- what is logged -------------------------------------------------------------------------- */

@@ -25,7 +25,7 @@ static tni_log_arrival *incoming(tn_trace *tr, const tni_node *node)
     const void *key = tni_sequence_key(node->sequence);
     tni_log_arrival *in = tni_map_get(&tr->pass->incoming, key);
     if (in) return in;
-    in = tni_record_alloc(tr, &tr->now.arena, (size_t)node->n_out * sizeof *in);
+    in = tni_arena_alloc(&tr->now.arena, (size_t)node->n_out * sizeof *in);
     if (in) tni_record_put(tr, &tr->pass->incoming, key, in);
     return in;
 }
@@ -66,7 +66,7 @@ static const tni_log_node *tell(tn_trace *tr, const tni_node *node)
     const char *line = tni_call_site_line(node);
     if (!n) return NULL;
     n->known = true;
-    if (!n->line && line[0]) n->line = tni_record_text(tr, &tr->now.arena, line);
+    if (!n->line && line[0]) n->line = tni_arena_text(&tr->now.arena, line);
     for (int i = 0; i < node->n_in; i++)
         if (node->x[i].alias && tn_version(node->x[i].alias) != node->x[i].version &&
             !is_idle(node, i))
@@ -103,9 +103,7 @@ static void begins(tni_watcher *self, const tni_pass *pass)
     if (!tr->pass) tni_record_open(tr);
     tni_record_pass *p = tni_calloc(sizeof *p);
     if (!tni_record_has(tr, p)) return;
-    *p = (tni_record_pass){ .outer = tr->pass,
-                            .pass = pass,
-                            .noted = TNI_NEW(tr, &tr->now, passes) };
+    *p = (tni_record_pass){ .outer = tr->pass, .pass = pass, .noted = TNI_NEW(&tr->now, passes) };
     if (p->outer) p->outer->disturbed = true;
     tr->pass = p;
     if (!p->noted) return;
@@ -138,14 +136,14 @@ static tn_status arrived(tni_watcher *self, const tni_node *node)
     tni_log_arrival *in = incoming(tr, node);
     size_t shares = (size_t)node->n_in * sizeof *p->back->shares;
     size_t freed = p->pass->retain ? 0 : kept_by(node);
-    tni_log_back *b = in ? TNI_NEW(tr, &tr->now, backs) : NULL;
+    tni_log_back *b = in ? TNI_NEW(&tr->now, backs) : NULL;
     if (!b) return TN_OK;
     p->back = b;
     p->kept -= freed;
     *b = (tni_log_back){ .pass = p->noted,
                          .node = n,
                          .incoming = in,
-                         .shares = tni_record_alloc(tr, &tr->now.arena, shares),
+                         .shares = tni_arena_alloc(&tr->now.arena, shares),
                          .freed = freed,
                          .kept = p->kept };
     for (int i = 0; i < node->n_out; i++)
@@ -273,7 +271,7 @@ static void ends(tni_watcher *self, const tni_pass *pass, tn_status status)
     tr->pass->leaves = (tni_map){ 0 };
     tni_record_pass_end(tr);
     if (status == TN_OK || tr->failed != TN_OK) return;
-    noted->error = tni_record_text(tr, &tr->now.arena, tn_error());
+    noted->error = tni_arena_text(&tr->now.arena, tn_error());
 }
 
 static tn_status finished(tni_watcher *self, const tn_tensor *leaf, tn_tensor *grad)

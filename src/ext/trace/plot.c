@@ -5,9 +5,6 @@
  * plot has columns is drawn by the lowest and highest value of each column, so a long run makes no
  * larger file and no spike is lost. Points that are not finite break the line.
  */
-#include <math.h>
-#include <stdio.h>
-
 #include "ext/trace/words.h"
 #include "io/io.h"
 
@@ -222,14 +219,13 @@ tn_status tn_plot_svg(const char *path, const char *title, const char *x_label, 
                       const tn_curve *curves, int n)
 {
     TNI_C_NUMBERS;
-    static const char f[] = "tn_plot_svg";
     if (n < 0 || (n > 0 && !curves))
-        return tni_error(TN_E_INVALID, "%s: %d curves: want an array of them", f, n);
+        return tni_error(TN_E_INVALID, "%s: %d curves: want an array of them", __func__, n);
     for (int i = 0; i < n; i++)
         if (curves[i].n < 0 || (curves[i].n > 0 && (!curves[i].x || !curves[i].y)))
             return tni_error(TN_E_INVALID,
-                             "%s: curve %d has %" PRId64 " points: want arrays x and y of them", f,
-                             i, curves[i].n);
+                             "%s: curve %d has %" PRId64 " points: want arrays x and y of them",
+                             __func__, i, curves[i].n);
     char *text = NULL;
     size_t size = 0;
     plot p = { .curves = curves,
@@ -237,7 +233,7 @@ tn_status tn_plot_svg(const char *path, const char *title, const char *x_label, 
                .svg = open_memstream(&text, &size),
                .x = { .low = INFINITY, .high = -INFINITY, .from = LEFT, .to = WIDTH - RIGHT },
                .y = { .low = INFINITY, .high = -INFINITY, .from = HEIGHT - BOTTOM, .to = TOP } };
-    if (!p.svg) return tni_error(TN_E_NOMEM, "%s: out of memory", f);
+    if (!p.svg) return tni_error(TN_E_NOMEM, "%s: out of memory", __func__);
     set_ranges(&p);
     add_frame(p.svg, title, x_label, y_label);
     add_ticks(p.svg, &p.x, false);
@@ -249,8 +245,8 @@ tn_status tn_plot_svg(const char *path, const char *title, const char *x_label, 
     fprintf(p.svg, "</svg>\n");
     bool made = !ferror(p.svg);
     made = fclose(p.svg) == 0 && made;
-    tn_status status = made ? tni_file_replace(f, path, text, size)
-                            : tni_error(TN_E_NOMEM, "%s: out of memory", f);
+    tn_status status = made ? tni_file_replace(__func__, path, text, size)
+                            : tni_error(TN_E_NOMEM, "%s: out of memory", __func__);
     free(text);
     return status;
 }

@@ -27,38 +27,10 @@ void tni_record_numbers(tn_trace *tr, tni_numbers *v, const tn_tensor *t)
     tni_record_ok(tr, tni_numbers_note(v, t, tr->values, &tr->now.arena));
 }
 
-void *tni_record_alloc(tn_trace *tr, tni_arena *a, size_t size)
-{
-    void *block = tni_arena_alloc(a, size);
-    tni_record_has(tr, block);
-    return block;
-}
-
-char *tni_record_text(tn_trace *tr, tni_arena *a, const char *text)
-{
-    char *copy = tni_arena_text(a, text);
-    tni_record_has(tr, copy);
-    return copy;
-}
-
-void *tni_record_more(tn_trace *tr, tni_arena *a, void *items, size_t *n, size_t size)
-{
-    void *item = tr->failed == TN_OK ? tni_arena_more(a, items, n, size) : NULL;
-    tni_record_has(tr, item);
-    return item;
-}
-
-void *tni_record_new(tn_trace *tr, tni_arena *a, void *items, size_t *n, size_t size)
-{
-    void *item = tni_record_alloc(tr, a, size);
-    void **at = item ? tni_record_more(tr, a, items, n, sizeof item) : NULL;
-    return at ? *at = item : NULL;
-}
-
 /* Text of the whole account */
 static char *lasting(tn_trace *tr, const char *text)
 {
-    return tni_record_text(tr, &tr->log.arena, text);
+    return tni_arena_text(&tr->log.arena, text);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -84,7 +56,7 @@ static bool fits(const tni_log_tensor *noted, const tn_tensor *t)
 tni_log_tensor *tni_record_new_tensor(tn_trace *tr, const char *name, const char *module)
 {
     char *own_name = lasting(tr, name), *own_module = lasting(tr, module);
-    tni_log_tensor *t = TNI_NEW(tr, &tr->log, tensors);
+    tni_log_tensor *t = TNI_NEW(&tr->log, tensors);
     if (t)
         *t = (tni_log_tensor){ .id = (int)tr->log.n_tensors - 1,
                                .name = own_name,
@@ -141,7 +113,7 @@ tni_log_tensor *tni_record_tensor(tn_trace *tr, const tn_tensor *t)
 tni_log_module *tni_record_new_module(tn_trace *tr, const char *path, const char *type)
 {
     tni_log_module made = { lasting(tr, path), lasting(tr, type) };
-    tni_log_module *m = TNI_NEW(tr, &tr->log, modules);
+    tni_log_module *m = TNI_NEW(&tr->log, modules);
     if (m) *m = made;
     return m;
 }
@@ -162,7 +134,7 @@ static tni_log_call *call_of(tn_trace *tr, tni_call_site *site)
     if (!site || c) return c;
     tni_log_call *outer = call_of(tr, site->outer), *last = tni_map_get(&tr->newest, site->module);
     const tni_log_module *module = module_of(tr, site);
-    c = TNI_NEW(tr, &tr->now, calls);
+    c = TNI_NEW(&tr->now, calls);
     if (!c) return NULL;
     *c = (tni_log_call){
         .module = module, .time = last ? last->time + 1 : 1, .outer = outer, .site = site
@@ -199,7 +171,7 @@ static const tni_log_op *op_of(tn_trace *tr, const tn_op *op)
             return all[i];
     tni_log_op made = { lasting(tr, op->name), lasting(tr, op->formula),
                         lasting(tr, op->gradient) };
-    tni_log_op *noted = TNI_NEW(tr, &tr->log, ops);
+    tni_log_op *noted = TNI_NEW(&tr->log, ops);
     if (noted) *noted = made;
     return noted;
 }
@@ -245,14 +217,14 @@ tni_log_node *tni_record_node(tn_trace *tr, const tni_node *node, const tni_call
     tni_log_node *n = tni_map_get(&tr->nodes, key);
     if (n) return n;
     const tni_log_op *op = op_of(tr, node->op);
-    n = TNI_NEW(tr, &tr->now, nodes);
+    n = TNI_NEW(&tr->now, nodes);
     if (!n) return NULL;
     *n = (tni_log_node){ .sequence = node->sequence,
                          .op = op,
                          .n_in = node->n_in,
                          .n_out = node->n_out,
-                         .in = tni_record_alloc(tr, a, (size_t)node->n_in * sizeof *n->in),
-                         .out = tni_record_alloc(tr, a, (size_t)node->n_out * sizeof *n->out) };
+                         .in = tni_arena_alloc(a, (size_t)node->n_in * sizeof *n->in),
+                         .out = tni_arena_alloc(a, (size_t)node->n_out * sizeof *n->out) };
     if (!n->in || !n->out) return NULL;
     /* of a node recorded before the account as far as it is known (tn_set_places) */
     tni_call_site *site = !c && node->origin ? node->origin->site : NULL;

@@ -10,6 +10,7 @@
 
 #include "autograd/pass.h"
 #include "autograd/call_site.h"
+#include "io/file.h"
 #include "nn/module.h"
 #include "optim/optim.h"
 #include "ext/trace/log.h"
@@ -86,19 +87,12 @@ static inline void tni_record_put(tn_trace *tr, tni_map *map, const void *key, c
 }
 /* Notes t as it is now, with its values if they are few. */
 void tni_record_numbers(tn_trace *tr, tni_numbers *v, const tn_tensor *t);
-/* tni_arena_alloc and tni_arena_text; NULL: the account ends. */
-void *tni_record_alloc(tn_trace *tr, tni_arena *a, size_t size);
-char *tni_record_text(tn_trace *tr, tni_arena *a, const char *text);
-/* tni_arena_more; NULL: the account ends, or has ended. */
-void *tni_record_more(tn_trace *tr, tni_arena *a, void *items, size_t *n, size_t size);
-/* The next item, zeroed, of an array of pointers to items; the same else. */
-void *tni_record_new(tn_trace *tr, tni_arena *a, void *items, size_t *n, size_t size);
-/* The first for arrays of the open step or the log, TNI_NEW(tr, &tr->now, nodes); the second for
- * those of what the step holds, TNI_MORE(tr, call, writes). */
-#define TNI_NEW(tr, owner, name)                                                                   \
-    tni_record_new(tr, &(owner)->arena, &(owner)->name, &(owner)->n_##name, sizeof **(owner)->name)
+/* The next item, zeroed, of arrays of the open step or the log, TNI_NEW(&tr->now, nodes), and of
+ * those of what the step holds, TNI_MORE(tr, call, writes). NULL: the account ends. */
+#define TNI_NEW(owner, name)                                                                       \
+    tni_arena_new(&(owner)->arena, &(owner)->name, &(owner)->n_##name, sizeof **(owner)->name)
 #define TNI_MORE(tr, owner, name)                                                                  \
-    tni_record_more(tr, &(tr)->now.arena, &(owner)->name, &(owner)->n_##name, sizeof *(owner)->name)
+    tni_arena_more(&(tr)->now.arena, &(owner)->name, &(owner)->n_##name, sizeof *(owner)->name)
 
 /* record.c: forward. NULL: the account ends. */
 tni_log_tensor *tni_record_tensor(tn_trace *tr, const tn_tensor *t);
@@ -139,9 +133,8 @@ tn_trace *tni_trace_start(tn_trace_options options, bool late);
 /* Closes the last step and stops watching. The status says why the account was cut short; no
  * message. */
 tn_status tni_trace_stop(tn_trace *tr);
-/* All writers check the first at their start, the second at their end. */
+/* All writers check it at their start, and tni_stream_written at their end. */
 tn_status tni_trace_writable(const char *function, const FILE *file, const tn_trace *tr);
-tn_status tni_trace_written(const char *function, FILE *file);
 
 /* A number as a key. */
 static inline const void *tni_sequence_key(uint64_t sequence)

@@ -51,7 +51,7 @@ static void each_entry(tn_trace *tr, moment *note)
             const tni_log_tensor *t = register_entry(tr, &list[k]->entry[i]);
             if (!t || !note) continue;
             tni_log_entry *line = tni_log_line(&tr->now, t);
-            if (!line && (line = TNI_NEW(tr, &tr->now, ledger))) line->tensor = t;
+            if (!line && (line = TNI_NEW(&tr->now, ledger))) line->tensor = t;
             if (line) note(tr, line, list[k]->entry[i].tensor);
         }
     tn_scope_end(scope);
@@ -115,6 +115,7 @@ void tni_record_drop(tn_trace *tr)
     tni_map *map[] = { &tr->nodes, &tr->calls, &tr->newest, &tr->changed, &tr->brought };
     for (size_t i = 0; i < sizeof map / sizeof *map; i++) tni_map_free(map[i]);
     tr->ended = NULL;
+    tr->now.arena.failed = &tr->failed;
 }
 
 void tni_record_open(tn_trace *tr)
@@ -186,7 +187,9 @@ void tni_record_close(tn_trace *tr)
             e->moved = (early ? e->early : 0) | (late ? e->late : 0);
             if (!e->start.known || (!e->moved && (early || late))) e->moved = TNI_MOVED_UNKNOWN;
         }
-        tni_log_step *to = tni_record_more(tr, &log->arena, &log->steps, &log->n_steps, sizeof *to);
+        bool whole = tr->failed == TN_OK;
+        tni_log_step *to =
+            whole ? tni_arena_more(&log->arena, &log->steps, &log->n_steps, sizeof *to) : NULL;
         if (to) {
             *to = *s;
             *s = (tni_log_step){ 0 };
@@ -207,7 +210,7 @@ static tn_status steps(tni_watcher *self, tn_optim *opt, int n)
         const tn_tensor *t = opt->param[i].tensor;
         tni_numbers gradient = { 0 };
         if (t->requires_grad) note_grad(tr, t, &gradient);
-        tni_log_update *u = gradient.known ? TNI_NEW(tr, &tr->now, updates) : NULL;
+        tni_log_update *u = gradient.known ? TNI_NEW(&tr->now, updates) : NULL;
         if (!u) continue;
         *u = (tni_log_update){ .tensor = tni_record_tensor(tr, t), .gradient = gradient };
         tni_record_numbers(tr, &u->before, t);

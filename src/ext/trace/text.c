@@ -342,11 +342,10 @@ static void say_step(const tni_words *w, size_t number)
 tn_status tn_trace_text(FILE *file, const tn_trace *trace)
 {
     TNI_C_NUMBERS;
-    tn_status status = tni_trace_writable("tn_trace_text", file, trace);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_trace_writable("tn_trace_text", file, trace));
     size_t n = trace->log.n_steps;
     fprintf(file, "%s: %zu step%s\n", trace->log.title[0] ? trace->log.title : "trace", n,
             n == 1 ? "" : "s");
     for (size_t k = 0; k < n; k++) say_step(&(tni_words){ file, &trace->log.steps[k] }, k + 1);
-    return tni_trace_written("tn_trace_text", file);
+    return tni_stream_written("tn_trace_text", file);
 }

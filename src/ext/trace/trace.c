@@ -38,10 +38,11 @@ tn_trace *tni_trace_start(tn_trace_options o, bool late)
     tr->names.names = true;
     tr->values = o.values ? o.values : 64;
     tr->mode = true;
+    tr->log.arena.failed = &tr->failed;
     if (o.model) tr->model = tn_module_keep(o.model);
     if (o.opt) tr->opt = tni_optim_keep(o.opt);
     const char *title = o.title ? o.title : o.model ? o.model->type->name : "";
-    tr->log.title = tni_record_text(tr, &tr->log.arena, title);
+    tr->log.title = tni_arena_text(&tr->log.arena, title);
     if (o.model) tni_record_ok(tr, tni_walk(o.model, TNI_ONCE, add_module, NULL, tr));
     tni_record_open(tr);
     if (tr->failed != TN_OK) {
@@ -122,14 +123,8 @@ void tn_trace_free(tn_trace *tr)
 
 tn_status tni_trace_writable(const char *function, const FILE *file, const tn_trace *tr)
 {
-    if (!file) return tni_error(TN_E_INVALID, "%s: the file is NULL: want an open one", function);
+    if (!file) return tni_stream_given(function, file);
     if (!tr) return tni_poison(function, "trace");
     if (!tr->running) return TN_OK;
     return tni_error(TN_E_STATE, "%s: the trace has not ended: want tn_trace_end first", function);
-}
-
-tn_status tni_trace_written(const char *function, FILE *file)
-{
-    if (fflush(file) == 0 && !ferror(file)) return TN_OK;
-    return tni_error(TN_E_IO, "%s: the file cannot be written", function);
 }

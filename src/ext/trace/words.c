@@ -1,6 +1,4 @@
 /* words.c - numbers, shapes and names as the writers of text print them. */
-#include <math.h>
-
 #include "io/json.h"
 #include "ext/trace/words.h"
 
