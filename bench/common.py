@@ -41,6 +41,7 @@ def parse(steps, warmup, config=None):
     ap.add_argument("--compile", help="a mode of torch.compile: default, reduce-overhead, max-autotune")
     ap.add_argument("--way", choices=WAYS, help="one of run.sh's ways: sets --compile too")
     ap.add_argument("--data", help="a folder")
+    ap.add_argument("--only", default="", help="of ops: those whose names contain this")
     ap.add_argument("--meet", help="a file that the processes of an mpirun find each other by")
     for size in ("layers", "width", "context"):
         ap.add_argument("--" + size, type=int, default=0)
