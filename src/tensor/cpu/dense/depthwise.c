@@ -33,7 +33,7 @@
 #define EVEN 0, 2, 4, 6, 8, 10, 12, 14
 #define ODD 1, 3, 5, 7, 9, 11, 13, 15
 #endif
-#pragma GCC diagnostic ignored "-Wpsabi" /* of vectors that inlined functions return */
+#pragma GCC diagnostic ignored "-Wpsabi"     /* of vectors that inlined functions return */
 enum { ROWS = 4, AXIS = 32, CHANNELS = 32 }; /* the most taps along an axis; channels of an item */
 enum { BAND_BYTES = 32 * 1024, MOST_BYTES = 1 << 20, ITEM_BYTES = 1 << 16 };
 
@@ -53,16 +53,25 @@ typedef struct depthwise {
     band in, dy; /* dy: of dw alone */
     tni_array w, bias, out;
     int64_t kernel[2], step[2], pad[2], dilation[2];
-    int64_t channels, h, width; /* of out; of dw: of dy */
-    int64_t rows, pieces;       /* of a plane of out */
-    int64_t taps, at[AXIS];     /* where a column of taps begins in a row of the band */
+    int64_t channels, h, width;         /* of out; of dw: of dy */
+    int64_t rows, pieces;               /* of a plane of out */
+    int64_t taps, at[AXIS];             /* where a column of taps begins in a row of the band */
     int64_t start[AXIS + 1], tap[AXIS]; /* of dx by strides: which columns of taps each phase has */
     bool turned;
     int64_t images, block; /* of dw: its sums are over these images, for some channels an item */
     tni_scratch scratch;
-    size_t room, more, sums; /* where parts of it begin: f16 as f32 of in and of out, or dy's band */
+    size_t room, more,
+        sums; /* where parts of it begin: f16 as f32 of in and of out, or dy's band */
     atomic_bool infinite;
 } depthwise;
+
+/* Keeps v in a register: compilers read it from memory for each of its uses, across the borders of
+ * cache lines, which takes twice as long as to multiply. */
+#if defined __AVX__
+#define HOLD(v) __asm__("" : "+v"(v))
+#else
+#define HOLD(v) (void)(v)
+#endif
 
 /* ---- vectors --------------------------------------------------------------------------------- */
 
@@ -75,7 +84,8 @@ TNI_INLINE vector load(const void *x, int64_t at, int64_t n, bool bf16)
     vector v = { 0 };
 #if defined __AVX512F__
     const __mmask16 mask = (__mmask16)((1u << n) - 1);
-    if (!bf16) return n == LANES ? *(const vector *)wide : (vector)_mm512_maskz_loadu_ps(mask, wide);
+    if (!bf16)
+        return n == LANES ? *(const vector *)wide : (vector)_mm512_maskz_loadu_ps(mask, wide);
     h = n == LANES ? *(const halves *)narrow : (halves)_mm256_maskz_loadu_epi16(mask, narrow);
     (void)v;
 #else
@@ -128,50 +138,82 @@ static inline int64_t some(int64_t n)
 
 /* ---- a band ---------------------------------------------------------------------------------- */
 
-/* What a row of the band has of a row of the plane; the zeros around it are there already. */
-TNI_INLINE void fill_row(const band *b, const void *x, int64_t at, bool bf16, float *to)
+/* Rows of a plane into the band, whose zeros around them are there already. */
+TNI_INLINE void fill_rows(const band *b, const void *x, int64_t at, int64_t rows, bool bf16,
+                          float *to)
 {
-    const int64_t skip = TNI_MAX(b->left, 0), low = TNI_MAX(-b->left, 0);
-    const int64_t n = TNI_MIN(b->w - skip, b->phases * (b->run - LANES) - low);
+    const int64_t skip = TNI_MAX(b->left, 0), low = TNI_MAX(-b->left, 0), phases = b->phases;
+    const int64_t n = TNI_MIN(b->w - skip, phases * (b->run - LANES) - low), run = b->run;
+    const int64_t ld = b->w, width = b->width;
     at += skip;
-    if (b->phases == 1) {
-        for (int64_t j = 0; j < n; j += LANES) {
-            const int64_t k = n < LANES ? 0 : TNI_MIN(j, n - LANES);
-            *(vector *)(to + low + k) = load(x, at + k, TNI_MIN(n, LANES), bf16);
-        }
-    } else if (b->phases == 2) {
-        float *even = to + (low & 1) * b->run + low / 2;
-        float *odd = to + ((low + 1) & 1) * b->run + (low + 1) / 2;
-        for (int64_t j = 0; j < n; j += 2 * LANES) {
-            const vector first = load(x, at + j, some(n - j), bf16);
-            const vector next = load(x, at + j + LANES, some(n - j - LANES), bf16);
-            *(vector *)(even + j / 2) = __builtin_shufflevector(first, next, EVEN);
-            *(vector *)(odd + j / 2) = __builtin_shufflevector(first, next, ODD);
-        }
+    if (phases == 1) {
+        const int64_t lanes = TNI_MIN(n, LANES);
+        for (to += low; rows-- > 0; at += ld, to += width)
+            for (int64_t j = 0; j < n; j += LANES) {
+                const int64_t k = TNI_MAX(TNI_MIN(j, n - LANES), 0);
+                *(vector *)(to + k) = load(x, at + k, lanes, bf16);
+            }
+    } else if (phases == 2) {
+        float *even = to + (low & 1) * run + low / 2;
+        float *odd = to + ((low + 1) & 1) * run + (low + 1) / 2;
+        for (; rows-- > 0; at += ld, even += width, odd += width)
+            for (int64_t j = 0; j < n; j += 2 * LANES) {
+                const vector first = load(x, at + j, some(n - j), bf16);
+                const vector next = load(x, at + j + LANES, some(n - j - LANES), bf16);
+                *(vector *)(even + j / 2) = __builtin_shufflevector(first, next, EVEN);
+                *(vector *)(odd + j / 2) = __builtin_shufflevector(first, next, ODD);
+            }
     } else {
-        for (int64_t j = 0; j < n; j++)
-            to[(low + j) % b->phases * b->run + (low + j) / b->phases] =
-                bf16 ? tn_from_bf16(((const uint16_t *)x)[at + j]) : ((const float *)x)[at + j];
+        for (; rows-- > 0; at += ld, to += width)
+            for (int64_t j = 0; j < n; j++)
+                to[(low + j) % phases * run + (low + j) / phases] =
+                    bf16 ? tn_from_bf16(((const uint16_t *)x)[at + j]) : ((const float *)x)[at + j];
     }
 }
 
-/* Rows [top, top + rows) of a plane. room: for those of f16. */
-static void fill(const band *b, int64_t plane, int64_t top, int64_t rows, float *to, float *room)
+/* Rows [top, top + rows) of a plane. again: rows outside of it have been others before. room: for
+ * those of f16. */
+static void fill(const band *b, int64_t plane, int64_t top, int64_t rows, bool again, float *to,
+                 float *room)
 {
     const int64_t first = TNI_MIN(TNI_MAX(top, 0), b->h);
     const int64_t end = TNI_MAX(first, TNI_MIN(top + rows, b->h));
-    const bool bf16 = b->of.dtype == TN_BF16, f16 = b->of.dtype == TN_F16;
-    const int64_t at = (plane * b->h + first) * b->w;
-    const void *x = f16 ? tni_get(b->of.data, TN_F16, at, (end - first) * b->w, room) : b->of.data;
-    for (int64_t i = top; i < top + rows; i++, to += b->width) {
-        const int64_t row = (f16 ? 0 : at) + (i - first) * b->w;
-        if (i < first || i >= end)
-            memset(to, 0, (size_t)b->width * sizeof(float));
-        else if (bf16)
-            fill_row(b, x, row, true, to);
-        else
-            fill_row(b, x, row, false, to);
+    const int64_t at = (plane * b->h + first) * b->w, before = TNI_MIN(first - top, rows);
+    if (again) {
+        memset(to, 0, (size_t)(before * b->width) * sizeof(float));
+        memset(to + (before + end - first) * b->width, 0,
+               (size_t)((rows - before - (end - first)) * b->width) * sizeof(float));
     }
+    to += before * b->width;
+    if (b->of.dtype == TN_F16)
+        fill_rows(b, tni_get(b->of.data, TN_F16, at, (end - first) * b->w, room), 0, end - first,
+                  false, to);
+    else if (b->of.dtype == TN_BF16)
+        fill_rows(b, b->of.data, at, end - first, true, to);
+    else
+        fill_rows(b, b->of.data, at, end - first, false, to);
+}
+
+/* What is read next, and how many lines of the cache are fetched at each step of the work on what is
+ * there: memory is read meanwhile. */
+typedef struct ahead {
+    const char *at;
+    int64_t lines;
+} ahead;
+
+enum { LINE = 64 };
+
+static ahead ahead_of(const band *b, int64_t plane, int64_t top, int64_t rows, int64_t steps)
+{
+    const int64_t first = TNI_MIN(TNI_MAX(top, 0), b->h), item = b->of.dtype == TN_F32 ? 4 : 2;
+    const int64_t bytes = TNI_MAX(TNI_MIN(top + rows, b->h) - first, 0) * b->w * item;
+    return (ahead){ (const char *)b->of.data + (plane * b->h + first) * b->w * item,
+                    (bytes / LINE + steps) / steps };
+}
+
+TNI_INLINE void fetch(ahead *a)
+{
+    for (int64_t i = 0; i < a->lines; i++, a->at += LINE) __builtin_prefetch(a->at, 0, 2);
 }
 
 /* Rows of in's band that `rows` of out or dy read. */
@@ -193,14 +235,19 @@ static void get_kernel(const depthwise *p, int64_t channel, float *w)
  * stride; size 0: any. count: rows at a time. */
 TNI_INLINE void filter_rows(const depthwise *p, int size, int step, int count, const float *w,
                             float bias, const float *from, int64_t rows, void *to, int64_t at,
-                            bool bf16)
+                            ahead next_plane, bool bf16)
 {
-    const int64_t width = p->in.width, n = TNI_MIN(p->width, LANES);
+    const int64_t width = p->in.width, all = p->width, n = TNI_MIN(all, LANES);
+    const int64_t down = (size ? step : p->step[0]) * width, kh = p->kernel[0], kw = p->kernel[1];
+    const int64_t far = p->dilation[0] * width, here = TNI_MIN(count, rows);
+    int64_t offset[5];
+    for (int s = 0; s < size; s++) offset[s] = p->at[s];
     for (int64_t next = 0; next < rows; next += count) {
-        const int64_t k = TNI_MAX(TNI_MIN(next, rows - count), 0), here = TNI_MIN(count, rows);
-        for (int64_t j = 0; j < p->width; j += LANES) {
-            const int64_t column = TNI_MAX(TNI_MIN(j, p->width - LANES), 0);
-            const float *x = from + k * p->step[0] * width + column;
+        const int64_t k = TNI_MAX(TNI_MIN(next, rows - count), 0);
+        for (int64_t j = 0; j < all; j += LANES) {
+            const int64_t column = TNI_MAX(TNI_MIN(j, all - LANES), 0);
+            const float *x = from + k * down + column;
+            fetch(&next_plane);
             vector sum[ROWS];
             UNROLL
             for (int i = 0; i < count; i++) sum[i] = (vector){ 0 } + bias;
@@ -209,25 +256,25 @@ TNI_INLINE void filter_rows(const depthwise *p, int size, int step, int count, c
                 for (int i = 0; i < (count - 1) * step + size; i++, x += width) {
                     UNROLL
                     for (int s = 0; s < size; s++) {
-                        const vector v = *(const vector *)(x + (step == 1 ? s : p->at[s]));
+                        vector v = *(const vector *)(x + (step == 1 ? s : offset[s]));
+                        HOLD(v);
                         UNROLL
                         for (int o = 0; o < count; o++)
                             if (i >= o * step && i < o * step + size)
                                 sum[o] += w[(i - o * step) * size + s] * v;
                     }
                 }
-            } else {
-                for (int64_t r = 0; r < p->kernel[0]; r++, x += p->dilation[0] * width)
-                    for (int64_t s = 0; s < p->kernel[1]; s++) {
-                        UNROLL
-                        for (int o = 0; o < count; o++)
-                            sum[o] += w[r * p->kernel[1] + s] *
-                                      *(const vector *)(x + o * p->step[0] * width + p->at[s]);
-                    }
             }
+            for (int64_t r = 0; !size && r < kh; r++, x += far)
+                for (int64_t s = 0; s < kw; s++) {
+                    UNROLL
+                    for (int o = 0; o < count; o++)
+                        sum[o] += w[r * kw + s] * *(const vector *)(x + o * down + p->at[s]);
+                }
+            int64_t place = at + k * all + column;
             UNROLL
-            for (int i = 0; i < count; i++)
-                if (i < here) store(sum[i], to, at + (k + i) * p->width + column, n, bf16);
+            for (int i = 0; i < count; i++, place += all)
+                if (i < here) store(sum[i], to, place, n, bf16);
         }
     }
 }
@@ -244,15 +291,15 @@ static int special(const depthwise *p)
 /* clang-format off */
 #define FILTER(name, bf16)                                                                         \
     static void name(const depthwise *p, const float *w, float bias, const float *from,            \
-                     int64_t rows, void *to, int64_t at)                                           \
+                     int64_t rows, void *to, int64_t at, ahead a)                                  \
     {                                                                                              \
         switch (rows < ROWS ? -1 : special(p)) {                                                   \
-        case -1: filter_rows(p, 0, 0, 1, w, bias, from, rows, to, at, bf16); break;                \
-        case 0: filter_rows(p, 0, 0, ROWS, w, bias, from, rows, to, at, bf16); break;              \
-        case 1: filter_rows(p, 3, 1, ROWS, w, bias, from, rows, to, at, bf16); break;              \
-        case 2: filter_rows(p, 3, 2, ROWS, w, bias, from, rows, to, at, bf16); break;              \
-        case 3: filter_rows(p, 5, 1, ROWS, w, bias, from, rows, to, at, bf16); break;              \
-        case 4: filter_rows(p, 5, 2, ROWS, w, bias, from, rows, to, at, bf16); break;              \
+        case -1: filter_rows(p, 0, 0, 1, w, bias, from, rows, to, at, a, bf16); break;                \
+        case 0: filter_rows(p, 0, 0, ROWS, w, bias, from, rows, to, at, a, bf16); break;              \
+        case 1: filter_rows(p, 3, 1, ROWS, w, bias, from, rows, to, at, a, bf16); break;              \
+        case 2: filter_rows(p, 3, 2, ROWS, w, bias, from, rows, to, at, a, bf16); break;              \
+        case 3: filter_rows(p, 5, 1, ROWS, w, bias, from, rows, to, at, a, bf16); break;              \
+        case 4: filter_rows(p, 5, 2, ROWS, w, bias, from, rows, to, at, a, bf16); break;              \
         }                                                                                          \
     }
 FILTER(filter_f32, false)
@@ -280,14 +327,19 @@ static void filter(void *context, int64_t begin, int64_t end)
         const int64_t rows = TNI_MIN(p->rows, p->h - first), at = (plane * p->h + first) * p->width;
         const int64_t channel = plane % p->channels;
         const tni_array *b = &p->bias;
-        const float bias = b->data ? *(const float *)tni_get(b->data, b->dtype, channel, 1, &one) : 0;
+        const float bias =
+            b->data ? *(const float *)tni_get(b->data, b->dtype, channel, 1, &one) : 0;
         const bool f16 = p->out.dtype == TN_F16;
         get_kernel(p, channel, w);
-        fill(&p->in, plane, first * p->step[0] - p->pad[0], band_rows(p, rows), from,
+        fill(&p->in, plane, first * p->step[0] - p->pad[0], band_rows(p, rows), p->pieces > 1, from,
              part_of(p, p->room));
         void *to = f16 ? part_of(p, p->more) : p->out.data;
+        const int64_t after = TNI_MIN(i + 1, end - 1), below = after % p->pieces * p->rows;
+        const int64_t steps = ((rows - 1) / ROWS + 1) * ((p->width - 1) / LANES + 1);
+        const ahead a = ahead_of(&p->in, after / p->pieces, below * p->step[0] - p->pad[0],
+                                 band_rows(p, p->rows), steps);
         (p->out.dtype == TN_BF16 ? filter_bf16 : filter_f32)(p, w, bias, from, rows, to,
-                                                             f16 ? 0 : at);
+                                                             f16 ? 0 : at, a);
         if (f16) tni_put(p->out.data, TN_F16, at, rows * p->width, to);
     }
 }
@@ -352,10 +404,11 @@ static void spread(void *context, int64_t begin, int64_t end)
         const bool f16 = p->out.dtype == TN_F16, bf16 = p->out.dtype == TN_BF16;
         void *to = f16 ? part_of(p, p->more) : p->out.data;
         get_kernel(p, plane % p->channels, w);
-        fill(&p->in, plane, top, (first + rows - 1 + p->pad[0]) / step - top + 1, from,
-             part_of(p, p->room));
+        fill(&p->in, plane, top, (first + rows - 1 + p->pad[0]) / step - top + 1, p->pieces > 1,
+             from, part_of(p, p->room));
         for (int64_t k = 0; k < rows; k++) {
-            lines l = { 0 };
+            lines l;
+            l.n = 0;
             for (int64_t r = 0; r < p->kernel[0]; r++) {
                 const int64_t place = first + k + p->pad[0] - r * p->dilation[0];
                 if (place % step) continue;
@@ -376,30 +429,42 @@ static void spread(void *context, int64_t begin, int64_t end)
 
 /* sums[t] += those of rows of dy, a multiple of ROWS, by vectors; as filter_rows. */
 TNI_INLINE void add_rows(const depthwise *p, int size, int step, int count, const float *x,
-                         const float *dy, int64_t rows, vector *sums)
+                         const float *dy, int64_t rows, ahead *a, ahead *b, vector *sums)
 {
-    const int64_t width = p->in.width;
-    vector sum[25] = { 0 };
+    const int64_t width = p->in.width, ld = p->dy.width, all = p->width;
+    int64_t offset[5];
+    vector sum[5][5];
+    UNROLL
+    for (int r = 0; r < size; r++) {
+        offset[r] = p->at[r];
+        UNROLL
+        for (int s = 0; s < size; s++) sum[r][s] = (vector){ 0 };
+    }
     for (int64_t k = 0; k < rows; k += count)
-        for (int64_t j = 0; j < p->width; j += LANES) {
+        for (int64_t j = 0; j < all; j += LANES) {
             const float *from = x + k * step * width + j;
             vector g[ROWS];
+            fetch(a);
+            fetch(b);
             UNROLL
-            for (int i = 0; i < count; i++)
-                g[i] = *(const vector *)(dy + (k + i) * p->dy.width + j);
+            for (int i = 0; i < count; i++) g[i] = *(const vector *)(dy + (k + i) * ld + j);
             UNROLL
             for (int i = 0; i < (count - 1) * step + size; i++, from += width) {
                 UNROLL
                 for (int s = 0; s < size; s++) {
-                    const vector v = *(const vector *)(from + (step == 1 ? s : p->at[s]));
+                    vector v = *(const vector *)(from + (step == 1 ? s : offset[s]));
+                    HOLD(v);
                     UNROLL
                     for (int o = 0; o < count; o++)
-                        if (i >= o * step && i < o * step + size)
-                            sum[(i - o * step) * size + s] += g[o] * v;
+                        if (i >= o * step && i < o * step + size) sum[i - o * step][s] += g[o] * v;
                 }
             }
         }
-    for (int t = 0; t < size * size; t++) sums[t] += sum[t];
+    UNROLL
+    for (int r = 0; r < size; r++) {
+        UNROLL
+        for (int s = 0; s < size; s++) sums[r * size + s] += sum[r][s];
+    }
 }
 
 static void add_any_rows(const depthwise *p, const float *x, const float *dy, int64_t rows,
@@ -420,15 +485,15 @@ static void add_any_rows(const depthwise *p, const float *x, const float *dy, in
     }
 }
 
-static void add_planes(const depthwise *p, const float *x, const float *dy, int64_t rows,
-                       vector *sums)
+static void add_planes(const depthwise *p, const float *x, const float *dy, int64_t rows, ahead *a,
+                       ahead *b, vector *sums)
 {
     switch (special(p)) {
     case 0: add_any_rows(p, x, dy, rows, sums); break;
-    case 1: add_rows(p, 3, 1, ROWS, x, dy, rows, sums); break;
-    case 2: add_rows(p, 3, 2, ROWS, x, dy, rows, sums); break;
-    case 3: add_rows(p, 5, 1, 2, x, dy, rows, sums); break;
-    case 4: add_rows(p, 5, 2, 2, x, dy, rows, sums); break;
+    case 1: add_rows(p, 3, 1, ROWS, x, dy, rows, a, b, sums); break;
+    case 2: add_rows(p, 3, 2, ROWS, x, dy, rows, a, b, sums); break;
+    case 3: add_rows(p, 5, 1, 2, x, dy, rows, a, b, sums); break;
+    case 4: add_rows(p, 5, 2, 2, x, dy, rows, a, b, sums); break;
     }
 }
 
@@ -458,13 +523,21 @@ static void sum_images(void *context, int64_t begin, int64_t end)
     for (int64_t item = begin; item < end; item++) {
         const int64_t c0 = item * p->block, n = TNI_MIN(p->block, p->channels - c0);
         memset(sums, 0, (size_t)(n * taps) * sizeof *sums);
-        for (int64_t i = 0; i < p->images * n * p->pieces; i++) {
+        const int64_t all = p->images * n * p->pieces;
+        for (int64_t i = 0; i < all; i++) {
             const int64_t c = i / p->pieces % n, first = i % p->pieces * p->rows;
             const int64_t plane = i / p->pieces / n * p->channels + c0 + c;
+            const int64_t j = TNI_MIN(i + 1, all - 1), below = j % p->pieces * p->rows;
+            const int64_t after = j / p->pieces / n * p->channels + c0 + j / p->pieces % n;
             const int64_t rows = tni_up(TNI_MIN(p->rows, p->h - first), ROWS);
-            fill(&p->in, plane, first * p->step[0] - p->pad[0], band_rows(p, rows), x, room);
-            fill(&p->dy, plane, first, rows, dy, room);
-            add_planes(p, x, dy, rows, sums + c * taps);
+            fill(&p->in, plane, first * p->step[0] - p->pad[0], band_rows(p, rows), p->pieces > 1,
+                 x, room);
+            fill(&p->dy, plane, first, rows, p->pieces > 1, dy, room);
+            const int64_t steps = rows / ROWS * ((p->width - 1) / LANES + 1);
+            ahead a = ahead_of(&p->in, after, below * p->step[0] - p->pad[0], band_rows(p, p->rows),
+                               steps);
+            ahead b = ahead_of(&p->dy, after, below, p->rows, steps);
+            add_planes(p, x, dy, rows, &a, &b, sums + c * taps);
         }
         for (int64_t c = 0; c < n; c++)
             if (!write_kernel(p, c0 + c, sums + c * taps))
@@ -480,8 +553,7 @@ static void plan_columns(depthwise *p, int64_t phases, int64_t width)
     band *b = &p->in;
     int64_t most = 0;
     b->phases = phases;
-    for (int64_t s = 0; s < p->kernel[1]; s++)
-        most = TNI_MAX(most, s * p->dilation[1] / phases);
+    for (int64_t s = 0; s < p->kernel[1]; s++) most = TNI_MAX(most, s * p->dilation[1] / phases);
     b->run = most + tni_up(width, LANES) + LANES;
     b->width = phases * b->run;
     for (int64_t s = 0; s < p->kernel[1]; s++)
@@ -521,7 +593,8 @@ static int64_t rows_of(const depthwise *p, int64_t step, int64_t far)
 static bool plan(depthwise *p, const tni_convolution *c)
 {
     const tni_conv2d_sizes *z = &c->sizes;
-    if (c->x.dtype == TN_F64 || z->groups < 2 || z->c != z->groups || z->o != z->groups) return false;
+    if (c->x.dtype == TN_F64 || z->groups < 2 || z->c != z->groups || z->o != z->groups)
+        return false;
     if (z->n * z->oh * z->ow * z->h * z->w == 0) return false;
     for (int d = 0; d < 2; d++) {
         p->kernel[d] = d ? z->kw : z->kh;
@@ -530,7 +603,8 @@ static bool plan(depthwise *p, const tni_convolution *c)
     }
     const bool dx = c->kind == TNI_CONV_DX, dw = c->kind == TNI_CONV_DW;
     p->channels = z->c, p->images = z->n, p->taps = z->kh * z->kw;
-    p->in = dx ? (band){ .of = c->y, .h = z->oh, .w = z->ow } : (band){ c->x, z->h, z->w, 0, 0, 0, 0 };
+    p->in =
+        dx ? (band){ .of = c->y, .h = z->oh, .w = z->ow } : (band){ c->x, z->h, z->w, 0, 0, 0, 0 };
     p->out = dx ? c->x : dw ? c->w : c->y;
     p->w = c->w, p->bias = c->bias;
     p->h = dx ? z->h : z->oh, p->width = dx ? z->w : z->ow;
@@ -563,11 +637,14 @@ static bool compute(depthwise *p, bool dw, bool by_strides, tn_status *status)
     p->more = tni_scratch_add(&p->scratch, (size_t)(made + LANES) * sizeof(float));
     const int64_t sums = p->block * tni_up(p->taps, LANES) * LANES;
     p->sums = tni_scratch_add(&p->scratch, (size_t)(dw ? sums : 2 * p->taps) * sizeof(float));
-    const int64_t items = dw ? (p->channels - 1) / p->block + 1
-                             : p->images * p->channels * p->pieces;
+    const int64_t items =
+        dw ? (p->channels - 1) / p->block + 1 : p->images * p->channels * p->pieces;
     const int64_t grain = tni_grain_of((double)(p->rows * p->width * p->taps) / 4);
     *status = tni_parallel_scratch(&p->scratch, items, dw ? 1 : grain,
-                                   dw ? sum_images : by_strides ? spread : filter, p);
+                                   dw           ? sum_images
+                                   : by_strides ? spread
+                                                : filter,
+                                   p);
     return *status != TN_OK || !p->infinite;
 }
 
