@@ -114,6 +114,11 @@ static tni_convolution as_one(int kind, const conv *c)
         tni_convolution one = as_one(kind, c);                                                     \
         return tni_cpu_table(#isa) && tni_depthwise_##isa(&one, &c->status);                       \
     }                                                                                              \
+    static bool direct_##isa(int kind, conv *c)                                                    \
+    {                                                                                              \
+        tni_convolution one = as_one(kind, c);                                                     \
+        return tni_cpu_table(#isa) && tni_direct_##isa(&one, &c->status);                          \
+    }                                                                                              \
     static bool small_##isa(const tni_gemm *g)                                                     \
     {                                                                                              \
         if (tni_is_half(g->dtype) || !tni_cpu_table(#isa)) return false;                           \
@@ -166,15 +171,18 @@ static provider conv_providers[] = {
     { "plain", general_baseline, false, false, { 0 } },
     { "Winograd, plain", winograd_baseline, true, false, { 0 } },
     { "depthwise, plain", depthwise_baseline, false, false, { 0 } },
+    { "direct, plain", direct_baseline, false, false, { 0 } },
     { "all, plain", backend_baseline, true, false, { 0 } },
 #if defined(__x86_64__)
     { "avx2", general_avx2, false, false, { 0 } },
     { "Winograd, avx2", winograd_avx2, true, false, { 0 } },
     { "depthwise, avx2", depthwise_avx2, false, false, { 0 } },
+    { "direct, avx2", direct_avx2, false, false, { 0 } },
     { "all, avx2", backend_avx2, true, false, { 0 } },
     { "avx512", general_avx512, false, false, { 0 } },
     { "Winograd, avx512", winograd_avx512, true, false, { 0 } },
     { "depthwise, avx512", depthwise_avx512, false, false, { 0 } },
+    { "direct, avx512", direct_avx512, false, false, { 0 } },
     { "all, avx512", backend_avx512, true, false, { 0 } },
 #endif
     { "AMX", conv_by_amx, false, false, { 0 } },

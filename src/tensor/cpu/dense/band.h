@@ -138,7 +138,8 @@ static inline void fill(const band *b, int64_t plane, int64_t top, int64_t rows,
 {
     const int64_t first = TNI_MIN(TNI_MAX(top, 0), b->h);
     const int64_t n = TNI_MAX(first, TNI_MIN(top + rows, b->h)) - first;
-    const int64_t before = TNI_MIN(first - top, rows), at = (plane * b->h + first) * b->w;
+    const int64_t before = TNI_MAX(TNI_MIN(first - top, rows), 0);
+    const int64_t at = (plane * b->h + first) * b->w;
     float *begin = to + before * b->width, *end = begin + n * b->width;
     if (again) {
         memset(to, 0, (size_t)(begin - to) * sizeof(float));
@@ -160,7 +161,8 @@ typedef struct window {
     int64_t h, w;         /* of a plane of results; of dw: of dy */
     int64_t rows, pieces; /* of such a plane */
     int64_t at[AXIS];     /* where a column of taps begins in a row of the band */
-    bool turned; /* the gradient of x for stride 1: a convolution of dy, kernels turned by 180 degrees */
+    bool
+        turned; /* the gradient of x for stride 1: a convolution of dy, kernels turned by 180 degrees */
 } window;
 
 /* Rows of the band that `rows` results read. */

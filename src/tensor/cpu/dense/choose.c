@@ -105,12 +105,14 @@ typedef struct vectors {
     bool (*few)(const tni_product *p);
     bool (*winograd)(const tni_convolution *c, tn_status *status);
     bool (*depthwise)(const tni_convolution *c, tn_status *status);
+    bool (*direct)(const tni_convolution *c, tn_status *status);
     void (*small_f32)(const tni_gemm *g);
     void (*small_f64)(const tni_gemm *g);
 } vectors;
 
 #define EACH(isa)                                                                                  \
-    tni_winograd_##isa, tni_depthwise_##isa, tni_gemm_small_##isa##_f32, tni_gemm_small_##isa##_f64
+    tni_winograd_##isa, tni_depthwise_##isa, tni_direct_##isa, tni_gemm_small_##isa##_f32,         \
+        tni_gemm_small_##isa##_f64
 static const vectors by_isa[] = {
     /* in the order of tni_cpu_isa() */
     { NULL, NULL, NULL, EACH(baseline) },
@@ -188,7 +190,7 @@ bool tni_few_product(const tni_product *p)
 
 static bool vectors_convolve(const tni_convolution *c, tn_status *status)
 {
-    return ours()->depthwise(c, status) || ours()->winograd(c, status);
+    return ours()->depthwise(c, status) || ours()->winograd(c, status) || ours()->direct(c, status);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
