@@ -151,7 +151,8 @@ bool K(tni_direct)(const tni_convolution *c, tn_status *status)
     direct p = { .w = c->w, .bias = c->bias };
     if (!plan(&p, c)) return false;
     const window *s = &p.s;
-    const int64_t numbers = p.groups * p.blocks * p.taps * OUT, kernel = s->kernel[0] * s->kernel[1];
+    const int64_t numbers = p.groups * p.blocks * p.taps * OUT,
+                  kernel = s->kernel[0] * s->kernel[1];
     const size_t size = (size_t)numbers * sizeof(float) + (size_t)p.taps * sizeof(int64_t);
     p.offset = tni_alloc(size);
     *status = p.offset ? TN_OK : TN_E_NOMEM;
