@@ -57,16 +57,17 @@ static tn_module *residual_new(tn_module *body, tn_module *skip, bool relu)
 static tn_module *resnet18_new(void)
 {
     const tn_pool_spec pool = { .kernel = { 3, 3 }, .stride = { 2, 2 }, .padding = { 1, 1 } };
-    tn_module *net = tn_sequential(conv(3, 64, 7, 2, 1), norm(64), tn_relu_new(),
-                                   tn_max_pool2d_new(pool));
+    tn_module *net =
+        tn_sequential(conv(3, 64, 7, 2, 1), norm(64), tn_relu_new(), tn_max_pool2d_new(pool));
     for (int i = 0, in = 64; i < 8; i++) {
         int out = 64 << i / 2, stride = i && i % 2 == 0 ? 2 : 1;
         tn_module *body = tn_sequential(conv(in, out, 3, stride, 1), norm(out), tn_relu_new(),
                                         conv(out, out, 3, 1, 1), norm(out));
         bool same = stride == 1 && in == out;
         tn_module_append(
-            net, residual_new(body, same ? NULL : tn_sequential(conv(in, out, 1, stride, 1), norm(out)),
-                              true));
+            net,
+            residual_new(body, same ? NULL : tn_sequential(conv(in, out, 1, stride, 1), norm(out)),
+                         true));
         in = out;
     }
     tn_module_append(net, tn_adaptive_avg_pool2d_new(1, 1));
@@ -143,8 +144,9 @@ int main(int argc, char **argv)
         bench_parse(argc, argv, (bench_flags){ .config = "resnet18", .steps = 10, .warmup = 2 });
     bool mobile = !strcmp(f.config, "mobilenetv2");
     if ((!mobile && strcmp(f.config, "resnet18")) || f.find_batch) {
-        fprintf(stderr, "bench_vision: --config %s: want resnet18 or mobilenetv2, without "
-                        "--find-batch\n",
+        fprintf(stderr,
+                "bench_vision: --config %s: want resnet18 or mobilenetv2, without "
+                "--find-batch\n",
                 f.config);
         return 2;
     }
@@ -159,8 +161,7 @@ int main(int argc, char **argv)
     tn_module *model = mobile ? mobilenetv2_new() : resnet18_new();
     TN_CHECK_PTR(model);
     TN_CHECK(tn_module_to(model, f.where));
-    tn_optim *opt =
-        tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 1e-3, .momentum = 0.9 });
+    tn_optim *opt = tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 1e-3, .momentum = 0.9 });
     TN_CHECK_PTR(opt);
     bench_run(&(bench_task){ .name = bench_name(&f, f.config),
                              .unit = "images",
