@@ -101,7 +101,7 @@ static inline int64_t some(int64_t n)
 /* How rows of planes [h, w] of an array lie in a band. */
 typedef struct band {
     tni_array of;
-    int64_t h, w;
+    int64_t h, w, gap[2]; /* gap: 2 along an axis: zeros lie between neighbours */
     int64_t left;        /* the plane's column that is the band's first; below 0: zeros before it */
     int64_t phases, run; /* the stride of the columns, and what each holds of a row */
     int64_t width;       /* from a row to the next */
@@ -111,44 +111,59 @@ typedef struct band {
 TNI_INLINE void fill_rows(const band *b, int64_t at, int64_t rows, bool bf16, float *to)
 {
     const int64_t skip = TNI_MAX(b->left, 0), low = TNI_MAX(-b->left, 0), run = b->run;
-    const int64_t n = TNI_MIN(b->w - skip, b->phases * (run - LANES) - low);
-    const int64_t ld = b->w, width = b->width, lanes = TNI_MIN(n, LANES);
+    const int64_t room = (b->phases * (run - LANES) - low + b->gap[1] - 1) / b->gap[1];
+    const int64_t n = TNI_MIN(b->w - skip, room), lanes = TNI_MIN(n, LANES);
+    const int64_t ld = b->gap[0] * b->width, spread = b->gap[1] == 2, halves = b->phases == 2;
+    const vector none = { 0 };
     float *even = to + (low & 1) * run + low / 2, *odd = to + (~low & 1) * run + (low + 1) / 2;
-    const void *x = b->of.data;
-    at += skip;
-    if (b->phases == 1)
-        for (to += low; rows-- > 0; at += ld, to += width)
+    for (to += low, at += skip; rows-- > 0; at += b->w, to += ld, even += ld, odd += ld)
+        if (!spread && !halves)
             for (int64_t j = 0; j < n; j += LANES) {
                 const int64_t k = TNI_MAX(TNI_MIN(j, n - LANES), 0);
-                *(vector *)(to + k) = load(x, at + k, lanes, bf16);
+                *(vector *)(to + k) = load(b->of.data, at + k, lanes, bf16);
             }
-    else
-        for (; rows-- > 0; at += ld, even += width, odd += width)
-            for (int64_t j = 0; j < n; j += 2 * LANES) {
-                const vector first = load(x, at + j, some(n - j), bf16);
-                const vector next = load(x, at + j + LANES, some(n - j - LANES), bf16);
-                *(vector *)(even + j / 2) = __builtin_shufflevector(first, next, EVEN);
-                *(vector *)(odd + j / 2) = __builtin_shufflevector(first, next, ODD);
+        else
+            for (int64_t j = 0; j < n; j += LANES << halves) {
+                const vector first = load(b->of.data, at + j, some(n - j), bf16);
+                const int64_t rest = halves ? some(n - j - LANES) : 0;
+                const vector next = load(b->of.data, at + j + LANES, rest, bf16);
+                float *one = halves ? even + j / 2 : to + 2 * j,
+                      *two = halves ? odd + j / 2 : one + LANES;
+                *(vector *)one = halves ? __builtin_shufflevector(first, next, EVEN)
+                                        : __builtin_shufflevector(first, none, FRONT);
+                *(vector *)two = halves ? __builtin_shufflevector(first, next, ODD)
+                                        : __builtin_shufflevector(first, none, BACK);
             }
+}
+
+/* The first of a plane's rows that is not above row `top` of it with its gaps. */
+static inline int64_t row_from(const band *b, int64_t top)
+{
+    return TNI_MIN((TNI_MAX(top, 0) + b->gap[0] - 1) / b->gap[0], b->h);
 }
 
 /* Rows [top, top + rows) of a plane. again: rows outside of it have been others before. */
 static inline void fill(const band *b, int64_t plane, int64_t top, int64_t rows, bool again,
                         float *to)
 {
-    const int64_t first = TNI_MIN(TNI_MAX(top, 0), b->h);
-    const int64_t n = TNI_MAX(first, TNI_MIN(top + rows, b->h)) - first;
-    const int64_t before = TNI_MAX(TNI_MIN(first - top, rows), 0);
+    const int64_t first = row_from(b, top), n = row_from(b, top + rows) - first;
     const int64_t at = (plane * b->h + first) * b->w;
-    float *begin = to + before * b->width, *end = begin + n * b->width;
-    if (again) {
-        memset(to, 0, (size_t)(begin - to) * sizeof(float));
-        memset(end, 0, (size_t)(to + rows * b->width - end) * sizeof(float));
-    }
+    if (again && n < rows) memset(to, 0, (size_t)(rows * b->width) * sizeof(float));
+    if (n <= 0) return;
+    to += (first * b->gap[0] - top) * b->width;
     if (b->of.dtype == TN_BF16)
-        fill_rows(b, at, n, true, begin);
+        fill_rows(b, at, n, true, to);
     else
-        fill_rows(b, at, n, false, begin);
+        fill_rows(b, at, n, false, to);
+}
+
+/* Has the cache fetch such rows while others are worked on. */
+static inline void fetch(const band *b, int64_t plane, int64_t top, int64_t rows)
+{
+    const int64_t item = (int64_t)tn_dtype_size(b->of.dtype), line = 64;
+    const int64_t first = row_from(b, top), n = row_from(b, top + rows) - first;
+    const char *at = (const char *)b->of.data + (plane * b->h + first) * b->w * item;
+    for (int64_t i = 0; i < n * b->w * item; i += line) __builtin_prefetch(at + i, 0, 2);
 }
 
 /* ---- what a convolution reads of it ---------------------------------------------------------- */
@@ -171,20 +186,22 @@ static inline int64_t band_rows(const window *p, int64_t rows)
     return (rows - 1) * p->step[0] + (p->kernel[0] - 1) * p->dilation[0] + 1;
 }
 
-/* But for rows and pieces, and of dx for other strides but for in and at. False: there is no vector
- * in it, or too much of it. */
+/* But for rows and pieces. The gradient of x is a convolution of dy, with gaps as wide as the stride,
+ * by kernels turned by 180 degrees. False: there is no vector in it, or too much. */
 static inline bool plan_window(window *p, const tni_convolution *c)
 {
     const tni_conv2d_sizes *z = &c->sizes;
     const bool dx = c->kind == TNI_CONV_DX;
     if (c->x.dtype != TN_F32 && c->x.dtype != TN_BF16) return false;
     if (c->y.dtype != c->x.dtype || z->n * z->oh * z->ow * z->h * z->w == 0) return false;
-    *p = (window){ .kernel = { z->kh, z->kw } };
-    p->turned = dx && z->stride[0] == 1 && z->stride[1] == 1;
+    *p = (window){ .kernel = { z->kh, z->kw }, .in.gap = { 1, 1 } };
     for (int d = 0; d < 2; d++) {
-        p->step[d] = z->stride[d], p->pad[d] = z->padding[d], p->dilation[d] = z->dilation[d];
-        if (p->kernel[d] > AXIS || p->step[d] > 2 || p->dilation[d] > AXIS) return false;
-        if (p->turned) p->pad[d] = (p->kernel[d] - 1) * p->dilation[d] - p->pad[d];
+        p->step[d] = dx ? 1 : z->stride[d], p->dilation[d] = z->dilation[d];
+        if (dx) p->in.gap[d] = z->stride[d];
+        if (p->kernel[d] > AXIS || z->stride[d] > 2 || p->dilation[d] > AXIS) return false;
+        const int64_t far = (p->kernel[d] - 1) * p->dilation[d];
+        p->pad[d] = dx ? far - z->padding[d] : z->padding[d];
+        if (p->pad[d] < 0 && z->stride[d] > 1) return false;
     }
     p->in.of = dx ? c->y : c->x;
     p->in.h = dx ? z->oh : z->h, p->in.w = dx ? z->ow : z->w;
@@ -200,11 +217,11 @@ static inline bool plan_window(window *p, const tni_convolution *c)
 }
 
 /* Rows of results, a multiple of `unit`, whose band of so many planes has about `bytes`. */
-static inline void plan_rows(window *p, int64_t planes, int64_t step, int64_t unit, int64_t bytes)
+static inline void plan_rows(window *p, int64_t planes, int64_t unit, int64_t bytes)
 {
     const int64_t row = planes * p->in.width * (int64_t)sizeof(float);
     const int64_t far = (p->kernel[0] - 1) * p->dilation[0];
-    const int64_t most = TNI_MAX((bytes / row - far - 1) / step + 1, unit);
+    const int64_t most = TNI_MAX((bytes / row - far - 1) / p->step[0] + 1, unit);
     const int64_t pieces = (p->h - 1) / tni_up(most, unit) + 1;
     p->rows = tni_up((p->h - 1) / pieces + 1, unit);
     p->pieces = (p->h - 1) / p->rows + 1;

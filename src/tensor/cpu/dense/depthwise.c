@@ -5,10 +5,8 @@
  * Each number takes part in few multiplications, so memory sets the pace if nothing else is in the
  * way. ROWS vectors of neighbouring rows of y are sums of a band's vectors (band.h), which are
  * loaded once for all of them, times weights, while the next plane is fetched from memory. The
- * gradient of x for stride 1 is the same; for other strides, of padding p and dilation d,
- *     dx[i,j] = sum over r, s of w[r,s] dy[(i + p - r d) / stride, (j + p - s d) / stride]
- * where both divide: the same few taps for every stride'th column. dw is summed in vectors over the
- * rows of a plane, then over the images, and across the lanes at the end.
+ * gradient of x is the same, from dy with zeros between its numbers where there are strides. dw is
+ * summed in vectors over the rows of a plane, then over the images, and across the lanes at the end.
  *
  * dw also multiplies zeros by numbers beside those that belong to a tap; where a sum is not finite,
  * the general kernels compute all of dw again.
@@ -23,49 +21,27 @@ typedef struct depthwise {
     band dy; /* of dw */
     tni_array w, bias, out;
     int64_t channels, taps;
-    int64_t start[3], tap[AXIS]; /* of dx by strides: the columns of taps that each phase has */
-    int64_t images, block;       /* of dw: an item sums over these images, for some channels */
-    tni_scratch scratch;         /* in's band */
-    size_t more, sums;           /* where dy's begins, and a kernel or its sums */
+    bool turned;           /* kernels, for dx */
+    int64_t images, block; /* of dw: an item sums over these images, for some channels */
+    tni_scratch scratch;   /* in's band */
+    size_t more, sums;     /* where dy's begins, and a kernel or its sums */
     atomic_bool infinite;
 } depthwise;
-
-/* What is read next, and how many lines of the cache are fetched at each step of the work on what is
- * there: memory is read meanwhile. */
-typedef struct ahead {
-    const char *at;
-    int64_t lines;
-} ahead;
-
-enum { LINE = 64 };
-
-static ahead ahead_of(const band *b, int64_t plane, int64_t top, int64_t rows, int64_t steps)
-{
-    const int64_t first = TNI_MIN(TNI_MAX(top, 0), b->h), item = b->of.dtype == TN_F32 ? 4 : 2;
-    const int64_t bytes = TNI_MAX(TNI_MIN(top + rows, b->h) - first, 0) * b->w * item;
-    return (ahead){ (const char *)b->of.data + (plane * b->h + first) * b->w * item,
-                    (bytes / LINE + steps) / steps };
-}
-
-TNI_INLINE void fetch(ahead *a)
-{
-    for (int64_t i = 0; i < a->lines; i++, a->at += LINE) __builtin_prefetch(a->at, 0, 2);
-}
 
 /* A channel's kernel in f32, turned for the gradient of x. */
 static void get_kernel(const depthwise *p, int64_t channel, float *w)
 {
     const float *from = tni_get(p->w.data, p->w.dtype, channel * p->taps, p->taps, w + p->taps);
-    for (int64_t t = 0; t < p->taps; t++) w[t] = from[p->s.turned ? p->taps - 1 - t : t];
+    for (int64_t t = 0; t < p->taps; t++) w[t] = from[p->turned ? p->taps - 1 - t : t];
 }
 
-/* ---- y, and the gradient of x for stride 1 --------------------------------------------------- */
+/* ---- y, and the gradient of x ---------------------------------------------------------------- */
 
 /* Rows of out from a band whose first is theirs. size and step: of the kernel, a square, and its
  * stride; size 0: any. count: rows at a time. */
 TNI_INLINE void filter_rows(const depthwise *p, int size, int step, int count, const float *w,
                             float bias, const float *from, int64_t rows, void *to, int64_t at,
-                            ahead next_plane, bool bf16)
+                            bool bf16)
 {
     const int64_t width = p->s.in.width, all = p->s.w, n = TNI_MIN(all, LANES);
     const int64_t down = (size ? step : p->s.step[0]) * width, kh = p->s.kernel[0],
@@ -78,7 +54,6 @@ TNI_INLINE void filter_rows(const depthwise *p, int size, int step, int count, c
         for (int64_t j = 0; j < all; j += LANES) {
             const int64_t column = TNI_MAX(TNI_MIN(j, all - LANES), 0);
             const float *x = from + k * down + column;
-            fetch(&next_plane);
             vector sum[ROWS];
             UNROLL
             for (int i = 0; i < count; i++) sum[i] = (vector){ 0 } + bias;
@@ -122,15 +97,15 @@ static int special(const depthwise *p)
 /* clang-format off */
 #define FILTER(name, bf16)                                                                         \
     static void name(const depthwise *p, const float *w, float bias, const float *from,            \
-                     int64_t rows, void *to, int64_t at, ahead a)                                  \
+                     int64_t rows, void *to, int64_t at)                                           \
     {                                                                                              \
         switch (rows < ROWS ? -1 : special(p)) {                                                   \
-        case -1: filter_rows(p, 0, 0, 1, w, bias, from, rows, to, at, a, bf16); break;                \
-        case 0: filter_rows(p, 0, 0, ROWS, w, bias, from, rows, to, at, a, bf16); break;              \
-        case 1: filter_rows(p, 3, 1, ROWS, w, bias, from, rows, to, at, a, bf16); break;              \
-        case 2: filter_rows(p, 3, 2, ROWS, w, bias, from, rows, to, at, a, bf16); break;              \
-        case 3: filter_rows(p, 5, 1, ROWS, w, bias, from, rows, to, at, a, bf16); break;              \
-        case 4: filter_rows(p, 5, 2, ROWS, w, bias, from, rows, to, at, a, bf16); break;              \
+        case -1: filter_rows(p, 0, 0, 1, w, bias, from, rows, to, at, bf16); break;                \
+        case 0: filter_rows(p, 0, 0, ROWS, w, bias, from, rows, to, at, bf16); break;              \
+        case 1: filter_rows(p, 3, 1, ROWS, w, bias, from, rows, to, at, bf16); break;              \
+        case 2: filter_rows(p, 3, 2, ROWS, w, bias, from, rows, to, at, bf16); break;              \
+        case 3: filter_rows(p, 5, 1, ROWS, w, bias, from, rows, to, at, bf16); break;              \
+        case 4: filter_rows(p, 5, 2, ROWS, w, bias, from, rows, to, at, bf16); break;              \
         }                                                                                          \
     }
 FILTER(filter_f32, false)
@@ -160,87 +135,14 @@ static void filter(void *context, int64_t begin, int64_t end)
         const tni_array *b = &p->bias;
         const float bias =
             b->data ? *(const float *)tni_get(b->data, b->dtype, channel, 1, &one) : 0;
-        const int64_t after = TNI_MIN(i + 1, end - 1), below = after % s->pieces * s->rows;
-        const int64_t steps = ((rows - 1) / ROWS + 1) * ((s->w - 1) / LANES + 1);
-        const ahead a = ahead_of(&s->in, after / s->pieces, below * s->step[0] - s->pad[0],
-                                 band_rows(s, s->rows), steps);
         get_kernel(p, channel, w);
         fill(&s->in, plane, first * s->step[0] - s->pad[0], band_rows(s, rows), s->pieces > 1,
              from);
+        if (i + 1 < end)
+            fetch(&s->in, (i + 1) / s->pieces,
+                  (i + 1) % s->pieces * s->rows * s->step[0] - s->pad[0], band_rows(s, s->rows));
         (p->out.dtype == TN_BF16 ? filter_bf16 : filter_f32)(p, w, bias, from, rows, p->out.data,
-                                                             (plane * s->h + first) * s->w, a);
-    }
-}
-
-/* ---- the gradient of x for other strides ----------------------------------------------------- */
-
-/* Down, where C rounds towards 0. */
-static inline int64_t floor_of(int64_t a, int64_t b)
-{
-    return a / b - (a % b < 0);
-}
-
-/* What a row of dx is summed of: rows of dy's band, with rows of the kernel. */
-typedef struct lines {
-    int64_t n;
-    const float *dy[AXIS], *w[AXIS];
-} lines;
-
-/* LANES elements of a row of dx, from `at` on of those of a phase. */
-TNI_INLINE vector sum_phase(const depthwise *p, const lines *l, int64_t phase, int64_t at)
-{
-    vector sum = { 0 };
-    for (int64_t i = 0; i < l->n; i++)
-        for (int64_t k = p->start[phase]; k < p->start[phase + 1]; k++)
-            sum += l->w[i][p->tap[k]] * *(const vector *)(l->dy[i] + p->s.at[p->tap[k]] + at);
-    return sum;
-}
-
-TNI_INLINE void spread_row(const depthwise *p, const lines *l, int64_t row, bool bf16)
-{
-    const int64_t step = p->s.step[1], all = p->s.w;
-    void *to = p->out.data;
-    for (int64_t j = 0; j < all; j += step * LANES) {
-        const vector even = sum_phase(p, l, 0, j / step);
-        const vector odd = step == 1 ? even : sum_phase(p, l, 1, j / step);
-        vector first = even;
-        if (step == 2) first = __builtin_shufflevector(even, odd, FRONT);
-        store(first, to, row + j, some(all - j), bf16);
-        if (step == 2 && all - j > LANES)
-            store(__builtin_shufflevector(even, odd, BACK), to, row + j + LANES,
-                  some(all - j - LANES), bf16);
-    }
-}
-
-/* Items: pieces of planes. */
-static void spread(void *context, int64_t begin, int64_t end)
-{
-    const depthwise *p = context;
-    const window *s = &p->s;
-    float *from = begin_band(p), *w = part_of(p, p->sums);
-    const int64_t far = (s->kernel[0] - 1) * s->dilation[0], step = s->step[0];
-    for (int64_t i = begin; i < end; i++) {
-        const int64_t plane = i / s->pieces, first = i % s->pieces * s->rows;
-        const int64_t rows = TNI_MIN(s->rows, s->h - first);
-        const int64_t top = floor_of(first + s->pad[0] - far, step);
-        get_kernel(p, plane % p->channels, w);
-        fill(&s->in, plane, top, (first + rows - 1 + s->pad[0]) / step - top + 1, s->pieces > 1,
-             from);
-        for (int64_t k = 0; k < rows; k++) {
-            lines l;
-            l.n = 0;
-            for (int64_t r = 0; r < s->kernel[0]; r++) {
-                const int64_t place = first + k + s->pad[0] - r * s->dilation[0];
-                if (place % step) continue;
-                l.dy[l.n] = from + (place / step - top) * s->in.width;
-                l.w[l.n++] = w + r * s->kernel[1];
-            }
-            const int64_t row = (plane * s->h + first + k) * s->w;
-            if (p->out.dtype == TN_BF16)
-                spread_row(p, &l, row, true);
-            else
-                spread_row(p, &l, row, false);
-        }
+                                                             (plane * s->h + first) * s->w);
     }
 }
 
@@ -248,7 +150,7 @@ static void spread(void *context, int64_t begin, int64_t end)
 
 /* sums[t] += those of rows of dy, a multiple of ROWS, by vectors; as filter_rows. */
 TNI_INLINE void add_rows(const depthwise *p, int size, int step, int count, const float *x,
-                         const float *dy, int64_t rows, ahead *a, ahead *b, vector *sums)
+                         const float *dy, int64_t rows, vector *sums)
 {
     const int64_t width = p->s.in.width, ld = p->dy.width, all = p->s.w;
     int64_t offset[5];
@@ -263,8 +165,6 @@ TNI_INLINE void add_rows(const depthwise *p, int size, int step, int count, cons
         for (int64_t j = 0; j < all; j += LANES) {
             const float *from = x + k * step * width + j;
             vector g[ROWS];
-            fetch(a);
-            fetch(b);
             UNROLL
             for (int i = 0; i < count; i++) g[i] = *(const vector *)(dy + (k + i) * ld + j);
             UNROLL
@@ -305,15 +205,15 @@ static void add_any_rows(const depthwise *p, const float *x, const float *dy, in
     }
 }
 
-static void add_planes(const depthwise *p, const float *x, const float *dy, int64_t rows, ahead *a,
-                       ahead *b, vector *sums)
+static void add_planes(const depthwise *p, const float *x, const float *dy, int64_t rows,
+                       vector *sums)
 {
     switch (special(p)) {
     case 0: add_any_rows(p, x, dy, rows, sums); break;
-    case 1: add_rows(p, 3, 1, ROWS, x, dy, rows, a, b, sums); break;
-    case 2: add_rows(p, 3, 2, ROWS, x, dy, rows, a, b, sums); break;
-    case 3: add_rows(p, 5, 1, 2, x, dy, rows, a, b, sums); break;
-    case 4: add_rows(p, 5, 2, 2, x, dy, rows, a, b, sums); break;
+    case 1: add_rows(p, 3, 1, ROWS, x, dy, rows, sums); break;
+    case 2: add_rows(p, 3, 2, ROWS, x, dy, rows, sums); break;
+    case 3: add_rows(p, 5, 1, 2, x, dy, rows, sums); break;
+    case 4: add_rows(p, 5, 2, 2, x, dy, rows, sums); break;
     }
 }
 
@@ -336,6 +236,7 @@ static bool write_kernel(const depthwise *p, int64_t channel, vector *sums)
 static void sum_images(void *context, int64_t begin, int64_t end)
 {
     depthwise *p = context;
+    const window *s = &p->s;
     float *x = begin_band(p), *dy = part_of(p, p->more);
     memset(dy, 0, p->sums - p->more);
     vector *sums = (vector *)part_of(p, p->sums);
@@ -343,21 +244,21 @@ static void sum_images(void *context, int64_t begin, int64_t end)
     for (int64_t item = begin; item < end; item++) {
         const int64_t c0 = item * p->block, n = TNI_MIN(p->block, p->channels - c0);
         memset(sums, 0, (size_t)(n * taps) * sizeof *sums);
-        const int64_t all = p->images * n * p->s.pieces;
+        const int64_t all = p->images * n * s->pieces;
         for (int64_t i = 0; i < all; i++) {
-            const int64_t c = i / p->s.pieces % n, first = i % p->s.pieces * p->s.rows;
-            const int64_t plane = i / p->s.pieces / n * p->channels + c0 + c;
-            const int64_t j = TNI_MIN(i + 1, all - 1), below = j % p->s.pieces * p->s.rows;
-            const int64_t after = j / p->s.pieces / n * p->channels + c0 + j / p->s.pieces % n;
-            const int64_t rows = tni_up(TNI_MIN(p->s.rows, p->s.h - first), ROWS);
-            fill(&p->s.in, plane, first * p->s.step[0] - p->s.pad[0], band_rows(&p->s, rows),
-                 p->s.pieces > 1, x);
-            fill(&p->dy, plane, first, rows, p->s.pieces > 1, dy);
-            const int64_t steps = rows / ROWS * ((p->s.w - 1) / LANES + 1);
-            ahead a = ahead_of(&p->s.in, after, below * p->s.step[0] - p->s.pad[0],
-                               band_rows(&p->s, p->s.rows), steps);
-            ahead b = ahead_of(&p->dy, after, below, p->s.rows, steps);
-            add_planes(p, x, dy, rows, &a, &b, sums + c * taps);
+            const int64_t c = i / s->pieces % n, first = i % s->pieces * s->rows;
+            const int64_t plane = i / s->pieces / n * p->channels + c0 + c;
+            const int64_t rows = tni_up(TNI_MIN(s->rows, s->h - first), ROWS);
+            const int64_t j = i + 1, below = j % s->pieces * s->rows;
+            const int64_t after = j / s->pieces / n * p->channels + c0 + j / s->pieces % n;
+            fill(&s->in, plane, first * s->step[0] - s->pad[0], band_rows(s, rows), s->pieces > 1,
+                 x);
+            fill(&p->dy, plane, first, rows, s->pieces > 1, dy);
+            if (j < all) {
+                fetch(&s->in, after, below * s->step[0] - s->pad[0], band_rows(s, s->rows));
+                fetch(&p->dy, after, below, s->rows);
+            }
+            add_planes(p, x, dy, rows, sums + c * taps);
         }
         for (int64_t c = 0; c < n; c++)
             if (!write_kernel(p, c0 + c, sums + c * taps))
@@ -367,25 +268,6 @@ static void sum_images(void *context, int64_t begin, int64_t end)
 
 /* ---- the plan: by the sizes alone ------------------------------------------------------------ */
 
-/* The columns of dx by strides: those of each phase read the same taps of dy. */
-static void plan_phases(depthwise *p)
-{
-    window *s = &p->s;
-    const int64_t step = s->step[1], far = (s->kernel[1] - 1) * s->dilation[1];
-    int64_t most = 0, n = 0;
-    s->in.left = floor_of(s->pad[1] - far, step);
-    for (int64_t e = 0; e < step; p->start[++e] = n)
-        for (int64_t k = 0; k < s->kernel[1]; k++) {
-            const int64_t place = s->pad[1] + e - k * s->dilation[1];
-            if (place % step) continue;
-            s->at[k] = place / step - s->in.left;
-            p->tap[n++] = k;
-            most = TNI_MAX(most, s->at[k]);
-        }
-    s->in.phases = 1;
-    s->in.run = s->in.width = most + tni_up((s->w - 1) / step + 1, LANES) + LANES;
-}
-
 bool K(tni_depthwise)(const tni_convolution *c, tn_status *status)
 {
     const tni_conv2d_sizes *z = &c->sizes;
@@ -393,17 +275,15 @@ bool K(tni_depthwise)(const tni_convolution *c, tn_status *status)
     depthwise p = { .w = c->w, .bias = c->bias, .channels = z->c, .images = z->n };
     window *s = &p.s;
     if (z->groups < 2 || z->c != z->groups || z->o != z->groups || !plan_window(s, c)) return false;
-    const bool by_strides = c->kind == TNI_CONV_DX && !s->turned;
-    p.out = dw ? c->w : c->kind == TNI_CONV_DX ? c->x : c->y;
+    p.turned = c->kind == TNI_CONV_DX;
+    p.out = dw ? c->w : p.turned ? c->x : c->y;
     p.taps = z->kh * z->kw;
-    if (by_strides) plan_phases(&p);
-    plan_rows(s, 1, by_strides ? 1 : s->step[0], ROWS, BAND_BYTES);
-    const int64_t rows =
-        by_strides ? s->rows + s->kernel[0] * s->dilation[0] : band_rows(s, s->rows);
-    const int64_t bytes = (rows * s->in.width + LANES) * (int64_t)sizeof(float);
+    plan_rows(s, 1, ROWS, BAND_BYTES);
+    const int64_t size = band_rows(s, s->rows) * s->in.width + 2 * LANES;
+    const int64_t bytes = size * (int64_t)sizeof(float);
     if (bytes > MOST_BYTES) return false;
     const int64_t dy = tni_up(s->w, LANES) + LANES;
-    if (dw) p.dy = (band){ c->y, s->h, s->w, 0, 1, dy, dy };
+    if (dw) p.dy = (band){ c->y, s->h, s->w, { 1, 1 }, 0, 1, dy, dy };
     p.block = TNI_MAX(TNI_MIN(ITEM_BYTES / (z->h * z->w * 4), z->c / 8), 1);
     p.block = TNI_MIN(p.block, CHANNELS);
     tni_scratch_add(&p.scratch, (size_t)bytes);
@@ -412,10 +292,6 @@ bool K(tni_depthwise)(const tni_convolution *c, tn_status *status)
     p.sums = tni_scratch_add(&p.scratch, (size_t)(dw ? sums : 2 * p.taps) * sizeof(float));
     const int64_t items = dw ? (z->c - 1) / p.block + 1 : z->n * z->c * s->pieces;
     const int64_t grain = tni_grain_of((double)(s->rows * s->w * p.taps) / 4);
-    *status = tni_parallel_scratch(&p.scratch, items, dw ? 1 : grain,
-                                   dw           ? sum_images
-                                   : by_strides ? spread
-                                                : filter,
-                                   &p);
+    *status = tni_parallel_scratch(&p.scratch, items, dw ? 1 : grain, dw ? sum_images : filter, &p);
     return *status != TN_OK || !p.infinite;
 }

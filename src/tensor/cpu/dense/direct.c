@@ -28,6 +28,7 @@ typedef struct direct {
     int64_t plane;            /* elements of a channel's band */
     int64_t taps, *offset;    /* of all channels: where each begins in the bands */
     float *weights;           /* [groups, blocks, taps, OUT] */
+    bool turned;              /* kernels, for dx */
     tni_scratch scratch;
 } direct;
 
@@ -42,10 +43,10 @@ static void pack(void *context, int64_t begin, int64_t end)
         for (int64_t c = 0; c < p->in; c++)
             for (int o = 0; o < OUT && first + o < p->made; o++) {
                 int64_t at = (group * p->made + first + o) * p->in + c;
-                if (p->s.turned) at = (group * p->in + c) * p->made + first + o;
+                if (p->turned) at = (group * p->in + c) * p->made + first + o;
                 const float *w = tni_get(p->w.data, p->w.dtype, at * kernel, kernel, room);
                 for (int64_t t = 0; t < kernel; t++)
-                    to[(c * kernel + t) * OUT + o] = w[p->s.turned ? kernel - 1 - t : t];
+                    to[(c * kernel + t) * OUT + o] = w[p->turned ? kernel - 1 - t : t];
             }
     }
 }
@@ -127,8 +128,9 @@ static bool plan(direct *p, const tni_convolution *c)
     const tni_conv2d_sizes *z = &c->sizes;
     window *s = &p->s;
     const bool dx = c->kind == TNI_CONV_DX;
-    if (!IS_FAST || c->kind == TNI_CONV_DW || !plan_window(s, c) || (dx && !s->turned))
-        return false;
+    if (!IS_FAST || c->kind == TNI_CONV_DW || !plan_window(s, c)) return false;
+    if (s->in.gap[0] * s->in.gap[1] > 1) return false;
+    p->turned = dx;
     p->out = dx ? c->x : c->y;
     p->groups = z->groups;
     p->in = (dx ? z->o : z->c) / z->groups, p->made = (dx ? z->c : z->o) / z->groups;
@@ -137,7 +139,7 @@ static bool plan(direct *p, const tni_convolution *c)
     if (z->groups == 1 && (p->taps < LEAST_TAPS || TNI_MIN(p->in, p->made) >= MANY)) return false;
     if (p->made < OUT / 2 || 3 * s->w < 2 * tni_up(s->w, LANES)) return false;
     p->blocks = (p->made - 1) / OUT + 1;
-    plan_rows(s, p->in, s->step[0], 1, BAND_BYTES);
+    plan_rows(s, p->in, 1, BAND_BYTES);
     const int64_t items = z->n * z->groups;
     if (items * s->pieces < ITEMS) s->rows = (s->h - 1) / ((ITEMS - 1) / items + 1) + 1;
     s->pieces = (s->h - 1) / s->rows + 1;
