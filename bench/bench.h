@@ -16,6 +16,7 @@ typedef struct bench_flags {
     const char *precision; /* f32, tf32, bf16; NULL: f32 */
     const char *device;    /* cpu, cuda */
     const char *data;      /* a folder */
+    const char *only;      /* of ops: those whose names contain this */
     int64_t batch;         /* 0: the config's own; so are the next three, of a GPT */
     int64_t layers, width, context;
     int64_t steps, warmup, threads;

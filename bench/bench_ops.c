@@ -11,6 +11,7 @@
  *   --config cpu     sizes of the small models (what a CPU takes by default)
  *   --config gpu     sizes of GPT-2 124M, above a GPU's cache; by default on one
  *   --config tiny    the same, far smaller: to see that they run
+ *   --only TEXT      the ops whose names contain it: image_ are the convolutions of image models
  *   --alternate      with --rounds: each op goes through all rounds before the next begins
  * With bf16, inputs are bf16. A GPU then runs only the ops that mixed precision gives to its tensor
  * cores. On a GPU each sample is --block calls, the clock is read when the last is done.
@@ -80,6 +81,7 @@ static tn_tensor *there(tn_tensor *x)
 
 static void tiny_all(void)
 {
+    if (flags.only) return;
     tn_scope scope = tn_scope_begin();
     tn_tensor *a = there(tn_ones(TN_SHAPE(TINY))), *b = there(tn_full(TN_SHAPE(TINY), 1e-6));
     tn_tensor *g = there(tn_ones(TN_SHAPE(TINY))), *c = there(tn_ones(TN_SHAPE(TINY)));
@@ -133,10 +135,22 @@ static tn_tensor *attention(tn_tensor **x)
     return tn_scaled_dot_product_attention(x[0], x[1], x[2], TN_NONE, true, 0);
 }
 
-static tn_tensor *conv2d(tn_tensor **x)
+/* As much padding as keeps an image's size with stride 1; groups as the operands' sizes say. */
+static tn_tensor *convolved(tn_tensor **x, int64_t stride, int64_t dilation)
 {
-    return tn_conv2d(x[0], x[1], x[2], (tn_conv2d_spec){ .padding = { 1, 1 } });
+    const int64_t pad = tn_size(x[1], 2) / 2 * dilation;
+    const tn_conv2d_spec spec = { .stride = { stride, stride },
+                                  .padding = { pad, pad },
+                                  .dilation = { dilation, dilation },
+                                  .groups = tn_size(x[0], 1) / tn_size(x[1], 1) };
+    return tn_conv2d(x[0], x[1], x[2], spec);
 }
+
+/* clang-format off */
+static tn_tensor *conv2d(tn_tensor **x) { return convolved(x, 1, 1); }
+static tn_tensor *conv_strided(tn_tensor **x) { return convolved(x, 2, 1); }
+static tn_tensor *conv_dilated(tn_tensor **x) { return convolved(x, 1, 2); }
+/* clang-format on */
 
 static tn_tensor *conv1d(tn_tensor **x)
 {
@@ -233,7 +247,9 @@ static double flop_of(const row *r)
     if (r->f == matmul || r->f == linear) return 2 * rows * (double)a[last] * n;
     if (r->f == attention) return 4 * rows * (double)a[2] * (double)a[3] / 2; /* half is masked */
     if (r->f == conv1d) return 2 * (double)(a[0] * a[2]) * (double)(b[0] * b[1] * b[2]);
-    if (r->f == conv2d || r->f == conv_transpose2d)
+    if (r->f == conv_strided)
+        return (double)(a[0] * a[2] * a[3]) * (double)(b[0] * b[1] * b[2] * b[3]) / 2;
+    if (r->f == conv2d || r->f == conv_dilated || r->f == conv_transpose2d)
         return 2 * (double)(a[0] * a[2] * a[3]) * (double)(b[0] * b[1] * b[2] * b[3]);
     return 0;
 }
@@ -288,6 +304,28 @@ static const row cpu_rows[] = {
       conv_transpose2d,
       { S(64, 128, 8, 8), S(128, 64, 4, 4), S(64) },
       0 },
+    /* of ResNet, ResNeXt, MobileNet, EfficientNet and U-Net: kernel, stride, groups, dilation */
+    { "image_dw3_16x96x56", conv2d, { S(16, 96, 56, 56), S(96, 1, 3, 3) }, 0 },
+    { "image_dw3_16x576x14", conv2d, { S(16, 576, 14, 14), S(576, 1, 3, 3) }, 0 },
+    { "image_dw3_16x960x7", conv2d, { S(16, 960, 7, 7), S(960, 1, 3, 3) }, 0 },
+    { "image_dw3_s2_16x144x56", conv_strided, { S(16, 144, 56, 56), S(144, 1, 3, 3) }, 0 },
+    { "image_dw5_16x240x28", conv2d, { S(16, 240, 28, 28), S(240, 1, 5, 5) }, 0 },
+    { "image_dw5_s2_16x144x56", conv_strided, { S(16, 144, 56, 56), S(144, 1, 5, 5) }, 0 },
+    { "image_1x1_16x64x56_256", conv2d, { S(16, 64, 56, 56), S(256, 64, 1, 1) }, 0 },
+    { "image_1x1_16x96x56_24", conv2d, { S(16, 96, 56, 56), S(24, 96, 1, 1) }, 0 },
+    { "image_1x1_16x24x56_144", conv2d, { S(16, 24, 56, 56), S(144, 24, 1, 1) }, 0 },
+    { "image_1x1_16x576x14_96", conv2d, { S(16, 576, 14, 14), S(96, 576, 1, 1) }, 0 },
+    { "image_1x1_16x320x7_1280", conv2d, { S(16, 320, 7, 7), S(1280, 320, 1, 1) }, 0 },
+    { "image_1x1_s2_16x256x56_512", conv_strided, { S(16, 256, 56, 56), S(512, 256, 1, 1) }, 0 },
+    { "image_3x3_16x64x56_64", conv2d, { S(16, 64, 56, 56), S(64, 64, 3, 3) }, 0 },
+    { "image_3x3_16x512x7_512", conv2d, { S(16, 512, 7, 7), S(512, 512, 3, 3) }, 0 },
+    { "image_3x3_s2_16x64x56_128", conv_strided, { S(16, 64, 56, 56), S(128, 64, 3, 3) }, 0 },
+    { "image_3x3_s2_16x3x224_32", conv_strided, { S(16, 3, 224, 224), S(32, 3, 3, 3) }, 0 },
+    { "image_7x7_s2_16x3x224_64", conv_strided, { S(16, 3, 224, 224), S(64, 3, 7, 7) }, 0 },
+    { "image_3x3_g32_16x128x56", conv2d, { S(16, 128, 56, 56), S(128, 4, 3, 3) }, 0 },
+    { "image_3x3_g32_16x512x14", conv2d, { S(16, 512, 14, 14), S(512, 16, 3, 3) }, 0 },
+    { "image_3x3_d2_16x64x28_64", conv_dilated, { S(16, 64, 28, 28), S(64, 64, 3, 3) }, 0 },
+    { "image_3x3_2x64x128_64", conv2d, { S(2, 64, 128, 128), S(64, 64, 3, 3) }, 0 },
     { "batch_norm_128x32x28", batch_norm, { S(128, 32, 28, 28), S(32), S(32) }, 0 },
     { "max_pool_128x32x28", max_pool, { S(128, 32, 28, 28) }, 0 },
     { "sort_1M", sort, { S(1048576) }, 0 },
@@ -404,6 +442,7 @@ static double time_calls(const row *r, tn_tensor **in, int n, tn_tensor *seed)
 
 static void time_row(row r)
 {
+    if (flags.only && !strstr(r.name, flags.only)) return;
     tn_scope outer = tn_scope_begin();
     tn_tensor *in[3] = { TN_NONE, TN_NONE, TN_NONE };
     int n = 0;
@@ -469,6 +508,7 @@ static void time_peaks(void)
  * the small GPT. */
 static void time_adamw(const char *name, int64_t each)
 {
+    if (flags.only) return;
     tn_scope scope = tn_scope_begin();
     tn_list *list = tn_list_new();
     for (int i = 0; i < 16; i++) {

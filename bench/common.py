@@ -1,6 +1,7 @@
 """What the PyTorch twins share: the peer's versions, the same data, weights and lines."""
 import argparse
 import json
+import math
 import os
 import re
 import statistics
@@ -41,6 +42,7 @@ def parse(steps, warmup, config=None):
     ap.add_argument("--compile", help="a mode of torch.compile: default, reduce-overhead, max-autotune")
     ap.add_argument("--way", choices=WAYS, help="one of run.sh's ways: sets --compile too")
     ap.add_argument("--data", help="a folder")
+    ap.add_argument("--only", default="", help="of ops: those whose names contain this")
     ap.add_argument("--meet", help="a file that the processes of an mpirun find each other by")
     for size in ("layers", "width", "context"):
         ap.add_argument("--" + size, type=int, default=0)
@@ -204,6 +206,15 @@ def images(torch, count=2048, pixels=784, classes=10):
     noise = (mix(n * pixels + p) >> np.uint64(8)).astype(np.float32) * np.float32(2.0 ** -24)
     x = noise + np.where(p % classes == drawn[:, None], np.float32(0.5), np.float32(0))
     return torch.from_numpy(x.astype(np.float32)), torch.from_numpy(labels)
+
+
+def noise(torch, shape, classes):
+    """make_images() of bench_vision.c"""
+    import numpy as np
+    numbers = mix(np.arange(math.prod(shape))) >> np.uint64(8)
+    labels = mix(np.arange(shape[0]) + 0x20000000).astype(np.int64) % classes
+    pixels = numbers.astype(np.float32) * np.float32(2.0 ** -24) - np.float32(0.5)
+    return torch.from_numpy(pixels.reshape(shape)), torch.from_numpy(labels)
 
 
 # ---- the same weights --------------------------------------------------------------------------

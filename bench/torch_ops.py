@@ -95,8 +95,20 @@ def attention(q, k, v):
     return F.softmax(a.masked_fill(mask[q.shape[-2]], float("-inf")), dim=-1) @ v
 
 
-def conv(x, w, c):
-    return F.conv2d(x, w, c, padding=1)
+def convolved(x, w, c, stride, dilation):
+    return F.conv2d(x, w, c, stride, w.shape[2] // 2 * dilation, dilation, x.shape[1] // w.shape[1])
+
+
+def conv(x, w, c=None):
+    return convolved(x, w, c, 1, 1)
+
+
+def strided(x, w):
+    return convolved(x, w, None, 2, 1)
+
+
+def dilated(x, w):
+    return convolved(x, w, None, 1, 2)
 
 
 def conv1d(x, w, c):
@@ -182,6 +194,27 @@ cpu_rows = [
     ("conv1d_16x256x1024", conv1d, [(16, 256, 1024), (256, 256, 3), (256,)], 0),
     ("conv1d_8x80x3000_512", conv1d, [(8, 80, 3000), (512, 80, 3), (512,)], 0),
     ("conv_transpose_64x128x8_64", conv_transpose, [(64, 128, 8, 8), (128, 64, 4, 4), (64,)], 0),
+    ("image_dw3_16x96x56", conv, [(16, 96, 56, 56), (96, 1, 3, 3)], 0),
+    ("image_dw3_16x576x14", conv, [(16, 576, 14, 14), (576, 1, 3, 3)], 0),
+    ("image_dw3_16x960x7", conv, [(16, 960, 7, 7), (960, 1, 3, 3)], 0),
+    ("image_dw3_s2_16x144x56", strided, [(16, 144, 56, 56), (144, 1, 3, 3)], 0),
+    ("image_dw5_16x240x28", conv, [(16, 240, 28, 28), (240, 1, 5, 5)], 0),
+    ("image_dw5_s2_16x144x56", strided, [(16, 144, 56, 56), (144, 1, 5, 5)], 0),
+    ("image_1x1_16x64x56_256", conv, [(16, 64, 56, 56), (256, 64, 1, 1)], 0),
+    ("image_1x1_16x96x56_24", conv, [(16, 96, 56, 56), (24, 96, 1, 1)], 0),
+    ("image_1x1_16x24x56_144", conv, [(16, 24, 56, 56), (144, 24, 1, 1)], 0),
+    ("image_1x1_16x576x14_96", conv, [(16, 576, 14, 14), (96, 576, 1, 1)], 0),
+    ("image_1x1_16x320x7_1280", conv, [(16, 320, 7, 7), (1280, 320, 1, 1)], 0),
+    ("image_1x1_s2_16x256x56_512", strided, [(16, 256, 56, 56), (512, 256, 1, 1)], 0),
+    ("image_3x3_16x64x56_64", conv, [(16, 64, 56, 56), (64, 64, 3, 3)], 0),
+    ("image_3x3_16x512x7_512", conv, [(16, 512, 7, 7), (512, 512, 3, 3)], 0),
+    ("image_3x3_s2_16x64x56_128", strided, [(16, 64, 56, 56), (128, 64, 3, 3)], 0),
+    ("image_3x3_s2_16x3x224_32", strided, [(16, 3, 224, 224), (32, 3, 3, 3)], 0),
+    ("image_7x7_s2_16x3x224_64", strided, [(16, 3, 224, 224), (64, 3, 7, 7)], 0),
+    ("image_3x3_g32_16x128x56", conv, [(16, 128, 56, 56), (128, 4, 3, 3)], 0),
+    ("image_3x3_g32_16x512x14", conv, [(16, 512, 14, 14), (512, 16, 3, 3)], 0),
+    ("image_3x3_d2_16x64x28_64", dilated, [(16, 64, 28, 28), (64, 64, 3, 3)], 0),
+    ("image_3x3_2x64x128_64", conv, [(2, 64, 128, 128), (64, 64, 3, 3)], 0),
     ("batch_norm_128x32x28", batch_norm, [(128, 32, 28, 28), (32,), (32,)], 0),
     ("max_pool_128x32x28", POOL, [(128, 32, 28, 28)], 0),
     ("sort_1M", lambda x: torch.sort(x)[0], [(1048576,)], 0),
@@ -252,12 +285,14 @@ def compiled(name, f):
 
 
 def time_row(name, f, shapes, classes):
+    if args.only not in name:
+        return
     shapes = [tuple(size(n) for n in shape) for shape in shapes]
     dtype = torch.bfloat16 if LOW and f not in (rnn, gru, lstm) else torch.float32
     ins = [there(torch.randn(s).to(dtype)) for s in shapes]
     if classes:
         ins[-1] = there(torch.randint(0, size(classes), shapes[-1]))
-    if args.layout == "channels_last" or (GPU and LOW and f is conv):
+    if args.layout == "channels_last" or (GPU and LOW and f in (conv, strided, dilated)):
         ins = [x.to(memory_format=torch.channels_last) if x.dim() == 4 else x for x in ins]
     if args.compile:
         if not args.rounds:
@@ -317,19 +352,19 @@ def time_adamw(name, each):
 
 
 # A way measures what it can change.
-changed = {"eager-written": (attention,), "eager-channels": (conv, batch_norm, POOL)}.get(args.way)
+changed = {"eager-written": (attention,), "eager-channels": (conv, strided, dilated, batch_norm, POOL)}.get(args.way)
 whole = args.way in (None, "eager")
 
 
 def time_all():
-    if whole and not LOW:
+    if whole and not LOW and not args.only:
         tiny_all()
     if whole and LARGE:
         time_peaks()
     for row in gpu_rows if LARGE else cpu_rows:
         if (row[1] in changed) if changed else (not (LOW and GPU) or row[1] in low):
             time_row(*row)
-    if whole and not LOW:
+    if whole and not LOW and not args.only:
         time_adamw("adamw_124M" if LARGE else "adamw_820k", size(77000) if LARGE else 512)
 
 

@@ -109,6 +109,16 @@ static tni_convolution as_one(int kind, const conv *c)
         tni_convolution one = as_one(kind, c);                                                     \
         return tni_cpu_table(#isa) && tni_winograd_##isa(&one, &c->status);                        \
     }                                                                                              \
+    static bool depthwise_##isa(int kind, conv *c)                                                 \
+    {                                                                                              \
+        tni_convolution one = as_one(kind, c);                                                     \
+        return tni_cpu_table(#isa) && tni_depthwise_##isa(&one, &c->status);                       \
+    }                                                                                              \
+    static bool direct_##isa(int kind, conv *c)                                                    \
+    {                                                                                              \
+        tni_convolution one = as_one(kind, c);                                                     \
+        return tni_cpu_table(#isa) && tni_direct_##isa(&one, &c->status);                          \
+    }                                                                                              \
     static bool small_##isa(const tni_gemm *g)                                                     \
     {                                                                                              \
         if (tni_is_half(g->dtype) || !tni_cpu_table(#isa)) return false;                           \
@@ -160,13 +170,19 @@ typedef struct provider {
 static provider conv_providers[] = {
     { "plain", general_baseline, false, false, { 0 } },
     { "Winograd, plain", winograd_baseline, true, false, { 0 } },
+    { "depthwise, plain", depthwise_baseline, false, false, { 0 } },
+    { "direct, plain", direct_baseline, false, false, { 0 } },
     { "all, plain", backend_baseline, true, false, { 0 } },
 #if defined(__x86_64__)
     { "avx2", general_avx2, false, false, { 0 } },
     { "Winograd, avx2", winograd_avx2, true, false, { 0 } },
+    { "depthwise, avx2", depthwise_avx2, false, false, { 0 } },
+    { "direct, avx2", direct_avx2, false, false, { 0 } },
     { "all, avx2", backend_avx2, true, false, { 0 } },
     { "avx512", general_avx512, false, false, { 0 } },
     { "Winograd, avx512", winograd_avx512, true, false, { 0 } },
+    { "depthwise, avx512", depthwise_avx512, false, false, { 0 } },
+    { "direct, avx512", direct_avx512, false, false, { 0 } },
     { "all, avx512", backend_avx512, true, false, { 0 } },
 #endif
     { "AMX", conv_by_amx, false, false, { 0 } },
@@ -188,10 +204,12 @@ static int64_t some_or_1(int64_t most)
     return draw_below(2) ? 1 : 1 + draw_below(most);
 }
 
-/* Of a quarter of them kernels of their own want more: no stride, no groups, enough of all. */
+/* Of a fifth of them kernels of their own want more: no stride, no groups, enough of all; another
+ * fifth is depthwise. */
 static tni_conv2d_sizes draw_conv(void)
 {
-    bool usual = draw_below(4) == 0, wide = usual || draw_below(3) > 0;
+    const int64_t which = draw_below(5);
+    bool usual = which == 0, depthwise = which == 1, wide = usual || draw_below(3) > 0;
     for (;;) {
         int64_t least = usual ? 6 : 1;
         tni_conv2d_sizes z = { .n = least / 2 + 1 + draw_below(8),
@@ -200,6 +218,7 @@ static tni_conv2d_sizes draw_conv(void)
         z.groups = usual || draw_below(4) ? 1 : 1 + draw_below(wide ? 2 : 9);
         z.c = z.groups * (wide ? 16 + draw_below(50) : some_or_1(12));
         z.o = z.groups * (wide ? 16 + draw_below(50) : some_or_1(12));
+        if (depthwise) z.c = z.o = z.groups = 2 + draw_below(40);
         z.kh = draw_below(2) ? 3 : 1 + draw_below(5),
         z.kw = draw_below(2) ? z.kh : 1 + draw_below(5);
         for (int i = 0; i < 2; i++) {

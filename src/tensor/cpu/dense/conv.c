@@ -316,9 +316,12 @@ static void grad_input(void *context, int64_t begin, int64_t end)
         REAL *dx = p->dx + (image * c->c + group * p->cg + c0) * c->h * c->w;
         const REAL *dy = (const REAL *)p->dy + (image * c->o + group * p->og) * p->plane;
         const REAL *w = p->w + group * p->og * p->taps + c0 * kernel;
-        if (p->own_columns) {
-            multiply(true, false, channels, p->plane, p->og, w, p->taps, dy, p->plane, false, dx,
-                     p->plane);
+        if (p->own_columns) { /* in blocks only where that is faster */
+            bool large = channels <= 32 && p->og * p->plane > (1 << 18);
+            int64_t most = large ? TNI_MAX(BLOCK_ELEMENTS / (p->og * c->ow), 1) * c->ow : p->plane;
+            for (int64_t j = 0; j < p->plane; j += most)
+                multiply(true, false, channels, TNI_MIN(most, p->plane - j), p->og, w, p->taps,
+                         dy + j, p->plane, false, dx + j, p->plane);
             continue;
         }
         REAL *col = tni_scratch_own(&p->scratch, 0);
