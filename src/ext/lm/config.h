@@ -39,6 +39,13 @@ typedef struct tni_lm_config {
     tni_rope rope;
 } tni_lm_config;
 
+/* Makes the folder, if it is not there. */
+tn_status tni_lm_folder(const char *function, const char *folder);
+/* *path, the file itself, or its folder, becomes that of the file in `inside`. */
+tn_status tni_lm_file(const char *function, const char **path, const char *name, char *inside,
+                      size_t size);
+/* Reads a JSON object: a file where text is empty, which becomes that of the file; it is destroyed. */
+tn_status tni_lm_tree(const char *function, const char *path, tni_bytes *text, tni_json_tree *tree);
 /* A config.json, or of a generation_config.json what ends a text. function, path: for messages. */
 tn_status tni_lm_config_read(tni_lm_config *c, const char *function, const char *path,
                              const char *text, bool generation);

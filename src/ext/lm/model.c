@@ -104,11 +104,9 @@ static tn_module *model(const char *function, const char *path, tni_bytes *text)
     tni_lm_config c;
     tn_status status = tni_lm_config_read(&c, function, path, text->data, false);
     tni_lm *m = status == TN_OK ? tn_module_new(&lm_type) : NULL;
-    if (!m) {
-        tni_bytes_free(text);
-        return NULL;
-    }
+    if (!m) return NULL;
     m->text = *text, m->c = c;
+    *text = (tni_bytes){ 0 };
     tni_init_skipped = true;
     tni_lm_decoder_register(m);
     tni_init_skipped = false;
@@ -116,28 +114,25 @@ static tn_module *model(const char *function, const char *path, tni_bytes *text)
     return tn_module_done(&m->base);
 }
 
-/* *path: of the file, or of its folder, which becomes the file's in inside. */
-static tn_status read_config(const char *function, const char **path, char *inside, size_t size,
-                             tni_bytes *text)
+tn_status tni_lm_file(const char *function, const char **path, const char *name, char *inside,
+                      size_t size)
 {
     struct stat st;
     tn_status status = tni_path_check(function, *path);
-    if (status == TN_OK && stat(*path, &st) == 0 && S_ISDIR(st.st_mode)) {
-        status = tni_path_in(function, *path, "config.json", inside, size);
-        *path = inside;
-    }
-    return status == TN_OK ? tni_bytes_file(text, function, *path, TNI_LM_FILE) : status;
+    if (status != TN_OK || stat(*path, &st) != 0 || !S_ISDIR(st.st_mode)) return status;
+    status = tni_path_in(function, *path, name, inside, size);
+    *path = inside;
+    return status;
 }
 
 tn_module *tni_lm_make(const char *function, const char *config, bool draws)
 {
     char inside[4096];
     tni_bytes text = { 0 };
-    tn_module *m = NULL;
-    if (read_config(function, &config, inside, sizeof inside, &text) == TN_OK)
-        m = model(function, config, &text);
-    else
-        tni_bytes_free(&text);
+    tn_status status = tni_lm_file(function, &config, "config.json", inside, sizeof inside);
+    if (status == TN_OK) status = tni_bytes_file(&text, function, config, TNI_LM_FILE);
+    tn_module *m = status == TN_OK ? model(function, config, &text) : NULL;
+    if (!m) tni_bytes_free(&text);
     if (!m || !draws || lm_reset(m) == TN_OK) return m;
     tn_module_drop(m);
     return NULL;

@@ -194,15 +194,19 @@ static tn_status save(tni_lm *m, const char *folder)
     return status == TN_OK ? tn_save_tensors(list, &metadata, path) : status;
 }
 
+tn_status tni_lm_folder(const char *function, const char *folder)
+{
+    tn_status status = tni_path_check(function, folder);
+    if (status != TN_OK || mkdir(folder, 0777) == 0 || errno == EEXIST) return status;
+    return tni_file_error(tni_errno(errno), function, folder, "%s", strerror(errno));
+}
+
 tn_status tn_lm_save(tn_module *m, const char *folder)
 {
     tni_lm *lm = tni_lm_of("tn_lm_save", m);
     if (!lm) return tni_pending();
-    tn_status status = tni_path_check("tn_lm_save", folder);
-    if (status != TN_OK) return status;
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-        return tni_file_error(tni_errno(errno), "tn_lm_save", folder, "%s", strerror(errno));
-    TN_SCOPE TN_NO_GRAD status = save(lm, folder);
+    tn_status status = tni_lm_folder("tn_lm_save", folder);
+    TN_SCOPE TN_NO_GRAD if (status == TN_OK) status = save(lm, folder);
     if (status == TN_OK) status = save_ends(lm, folder);
     return status;
 }
