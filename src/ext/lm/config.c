@@ -74,21 +74,9 @@ static bool flag(const tni_json_node *v, bool *x)
     return *x || v->kind == 'f';
 }
 
-typedef enum form {
-    SIZE,
-    ID,
-    IDS,
-    REAL,
-    PART,
-    FLAG,
-    BIAS,
-    ACT,
-    ROPE,
-    TYPES,
-    KIND,
-    NEVER,
-    ALWAYS
-} form;
+/* clang-format off */
+typedef enum form { SIZE, NEED, ID, IDS, REAL, PART, FLAG, BIAS, ACT, ROPE, TYPES, KIND, NEVER, ALWAYS } form;
+/* clang-format on */
 
 /* A key, and what it sets. */
 typedef struct field {
@@ -102,19 +90,19 @@ typedef struct field {
 enum { GPT = TNI_LM_GPT2, LLAMA = TNI_LM_LLAMA, ALL = GPT | LLAMA };
 
 static const field fields[] = {
-    { "vocab_size", ALL, SIZE, AT(vocab) },
-    { "n_embd", GPT, SIZE, AT(hidden) },
-    { "n_layer", GPT, SIZE, AT(layers) },
-    { "n_head", GPT, SIZE, AT(heads) },
-    { "n_positions", GPT, SIZE, AT(positions) },
+    { "vocab_size", ALL, NEED, AT(vocab) },
+    { "n_embd", GPT, NEED, AT(hidden) },
+    { "n_layer", GPT, NEED, AT(layers) },
+    { "n_head", GPT, NEED, AT(heads) },
+    { "n_positions", GPT, NEED, AT(positions) },
     { "n_inner", GPT, SIZE, AT(inner) },
-    { "hidden_size", LLAMA, SIZE, AT(hidden) },
-    { "num_hidden_layers", LLAMA, SIZE, AT(layers) },
-    { "num_attention_heads", LLAMA, SIZE, AT(heads) },
+    { "hidden_size", LLAMA, NEED, AT(hidden) },
+    { "num_hidden_layers", LLAMA, NEED, AT(layers) },
+    { "num_attention_heads", LLAMA, NEED, AT(heads) },
     { "num_key_value_heads", LLAMA, SIZE, AT(kv_heads) },
     { "head_dim", LLAMA, SIZE, AT(head_dim) },
-    { "max_position_embeddings", LLAMA, SIZE, AT(positions) },
-    { "intermediate_size", LLAMA, SIZE, AT(inner) },
+    { "max_position_embeddings", LLAMA, NEED, AT(positions) },
+    { "intermediate_size", LLAMA, NEED, AT(inner) },
     { "layer_norm_epsilon", GPT, REAL, AT(eps) },
     { "rms_norm_eps", LLAMA, REAL, AT(eps) },
     { "initializer_range", ALL, REAL, AT(range) },
@@ -219,7 +207,7 @@ static tn_status read_number(reader *r, const field *f, const tni_json_node *v)
     if (f->form == ID) { /* below 0: none */
         if (x != floor(x) || !(x <= INT_MAX)) return bad(r, "a token");
         *(int64_t *)to = x < 0 ? -1 : (int64_t)x;
-    } else if (f->form == SIZE) {
+    } else if (f->form == SIZE || f->form == NEED) {
         if (v->kind != '0' || !(x > 0 && x <= 1 << 30)) return bad(r, "an integer from 1 to 2^30");
         *(int64_t *)to = v->number;
     } else {
@@ -300,16 +288,6 @@ static tn_status wrong(reader *r, const char *key, const char *want)
     return bad(r, want);
 }
 
-static tn_status check_scaling(reader *r)
-{
-    tni_rope *rope = &r->c->rope;
-    if (rope->type != TNI_ROPE_DEFAULT && !(rope->factor > 0))
-        return wrong(r, "factor", "a number above 0");
-    if (rope->type == TNI_ROPE_LLAMA3 && !(rope->low > 0 && rope->high > rope->low))
-        return wrong(r, "high_freq_factor", "low_freq_factor above 0, and this above it");
-    return TN_OK;
-}
-
 static tn_status check_rope(reader *r)
 {
     tni_lm_config *c = r->c;
@@ -323,32 +301,30 @@ static tn_status check_rope(reader *r)
     if (!(rope->theta > 1)) return wrong(r, "rope_theta", "a number above 1");
     r->key = "partial_rotary_factor";
     if (c->partial != 1 || rope->partial != 1) return refuse(r, "other than 1");
-    return check_scaling(r);
+    if (rope->type != TNI_ROPE_DEFAULT && !(rope->factor > 0))
+        return wrong(r, "factor", "a number above 0");
+    if (rope->type == TNI_ROPE_LLAMA3 && !(rope->low > 0 && rope->high > rope->low))
+        return wrong(r, "high_freq_factor", "low_freq_factor above 0, and this above it");
+    return TN_OK;
 }
 
 static tn_status check(reader *r)
 {
     tni_lm_config *c = r->c;
     const bool gpt = c->family == TNI_LM_GPT2;
-    const struct {
-        const char *key;
-        int64_t size;
-    } needed[] = { { "vocab_size", c->vocab },
-                   { gpt ? "n_embd" : "hidden_size", c->hidden },
-                   { gpt ? "n_layer" : "num_hidden_layers", c->layers },
-                   { gpt ? "n_head" : "num_attention_heads", c->heads },
-                   { gpt ? "n_positions" : "max_position_embeddings", c->positions },
-                   { "intermediate_size", c->inner || gpt } };
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!needed[i].size) return wrong(r, needed[i].key, "a number: it is missing");
+    for (const field *f = fields; f < fields + sizeof fields / sizeof *fields; f++)
+        if (f->form == NEED && (f->families & c->family) && !*(int64_t *)((char *)c + f->at))
+            return wrong(r, f->key, "a number: it is missing");
     if (!strcmp(c->type, "qwen2")) c->qkv_bias = true, c->o_bias = false;
     if (c->type[0] == 'q') c->mlp_bias = false; /* whatever the file says */
     if (!c->inner) c->inner = 4 * c->hidden;
     if (!c->kv_heads) c->kv_heads = c->heads;
     if (!c->head_dim && c->hidden % c->heads)
-        return wrong(r, needed[3].key, "a number that divides the hidden size");
+        return wrong(r, gpt ? "n_head" : "num_attention_heads",
+                     "a number that divides the hidden size");
     if (!c->head_dim) c->head_dim = c->hidden / c->heads;
-    if (c->layers > TNI_LM_LAYERS) return wrong(r, needed[2].key, "at most 1024");
+    if (c->layers > TNI_LM_LAYERS)
+        return wrong(r, gpt ? "n_layer" : "num_hidden_layers", "at most 1024");
     if (c->head_dim > TNI_LM_HEAD) return wrong(r, "head_dim", "at most 1024");
     if (c->heads % c->kv_heads)
         return wrong(r, "num_key_value_heads", "a number that divides num_attention_heads");

@@ -78,45 +78,33 @@ static int64_t split(tni_candidate *t, int64_t low, int64_t high)
     return to;
 }
 
-/* Quickselect: the k-th of the n largest. */
-static float kth_largest(tni_candidate *t, int64_t n, int64_t k)
-{
-    for (int64_t low = 0, high = n, at;;) {
-        if ((at = split(t, low, high)) == k - 1) return t[at].w;
-        if (at < k - 1)
-            low = at + 1;
-        else
-            high = at;
-    }
-}
-
-static void keep_top_k(tni_sampler *s)
-{
-    if (s->o.top_k == 0 || s->o.top_k >= s->n) return;
-    for (int64_t i = 0; i < s->n; i++) s->t[i] = (tni_candidate){ s->x[i], (int32_t)i };
-    const float least = kth_largest(s->t, s->n, s->o.top_k);
-    for (int64_t i = 0; i < s->n; i++)
-        if (s->x[i] < least) s->x[i] = -INFINITY;
-}
-
-/* The last token before which the weights add up to less than `most` > 0, of n >= 1: quickselect by
- * weight. t[0..low) stays, t[high..n) does not, and `above` is what t[0..low) weighs. */
-static tni_candidate last_kept(tni_candidate *t, int64_t n, double most)
+/* The last one before which the weights, or with `counted` the numbers, add up to less than `most`,
+ * of n >= 1: quickselect. t[0..low) stays and weighs `above`, t[high..n) does not. */
+static tni_candidate last_kept(tni_candidate *t, int64_t n, double most, bool counted)
 {
     double above = 0;
     int64_t low = 0, high = n;
     while (low < high) {
         int64_t at = split(t, low, high);
         double sum = above;
-        for (int64_t i = low; i < at; i++) sum += t[i].w;
+        for (int64_t i = low; i < at; i++) sum += counted ? 1 : (double)t[i].w;
         if (sum < most) {
-            above = sum + t[at].w;
+            above = sum + (counted ? 1 : (double)t[at].w);
             low = at + 1;
         } else {
             high = at;
         }
     }
     return t[low - 1];
+}
+
+static void keep_top_k(tni_sampler *s)
+{
+    if (s->o.top_k == 0 || s->o.top_k >= s->n) return;
+    for (int64_t i = 0; i < s->n; i++) s->t[i] = (tni_candidate){ s->x[i], (int32_t)i };
+    const float least = last_kept(s->t, s->n, (double)s->o.top_k, true).w;
+    for (int64_t i = 0; i < s->n; i++)
+        if (s->x[i] < least) s->x[i] = -INFINITY;
 }
 
 static double total(const tni_sampler *s)
@@ -142,7 +130,7 @@ static void keep_top_p(tni_sampler *s)
     int64_t n = 0;
     for (int64_t i = 0; i < s->n; i++)
         if (s->w[i] >= least) s->t[n++] = (tni_candidate){ s->w[i], (int32_t)i };
-    tni_candidate last = last_kept(s->t, n, p * sum);
+    tni_candidate last = last_kept(s->t, n, p * sum, false);
     for (int64_t i = 0; i < s->n; i++)
         if (comes_before(last, (tni_candidate){ s->w[i], (int32_t)i })) drop(s, i);
 }

@@ -194,9 +194,9 @@ tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *path)
 
 /* ---- text to ids ----------------------------------------------------------------------------- */
 
-static bool add_ids(tn_ids *to, const tn_ids *from)
+static bool add_ids(tn_ids *to, const tn_ids *from, bool bare)
 {
-    for (int64_t i = 0; i < from->n; i++)
+    for (int64_t i = 0; i < from->n && !bare; i++)
         if (!tni_ids_add(to, from->id[i])) return false;
     return true;
 }
@@ -205,16 +205,13 @@ static bool add_ids(tn_ids *to, const tn_ids *from)
 static bool around(const tn_tokenizer *t, const char *text, size_t n, tn_encode_options o,
                    tn_ids *ids)
 {
-    const tn_ids none = { 0 };
-    const tn_ids *before = o.bare ? &none : &t->before, *after = o.bare ? &none : &t->after;
-    if (!add_ids(ids, before)) return false;
-    tni_work *w = tni_work_take(t);
+    tni_work *w = add_ids(ids, &t->before, o.bare) ? tni_work_take(t) : NULL;
     if (!w) return false;
     w->out = ids;
     w->literal = o.literal;
     bool done = tni_text_ids(w, text, n);
     tni_work_give(w);
-    return done && add_ids(ids, after);
+    return done && add_ids(ids, &t->after, o.bare);
 }
 
 tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, int64_t n,
