@@ -6,6 +6,7 @@
  */
 #include "ext/lm/model.h"
 #include "io/choice.h"
+#include "nn/layers/layer.h"
 
 #include <errno.h>
 #include <sys/stat.h>
@@ -182,6 +183,7 @@ static tn_status save(tni_lm *m, const char *folder)
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < state->n; i++) {
         tn_entry e = state->entry[i];
+        if (e.owner && e.owner->type == &tni_lora_type) continue;
         if (e.tensor == tni_lm_table(m) && strcmp(e.name, "lm_head.weight") == 0) continue;
         if (turned(m, e.name)) e.tensor = tn_contiguous(tn_transpose(e.tensor, 0, 1));
         status = tn_list_add(list, e.name, e.tensor);
