@@ -5,7 +5,9 @@
  * Truth: golden/lm/lora.safetensors and the folders of golden/lm/lora/, made by
  * golden/make_lm_lora.py with peft.
  *
- * Seen to fail: see below
+ * Seen to fail: with rank in place of its root, the base trained, too (src/nn/layers/lora.c);
+ * without the check of pairs, or of places in the model (src/ext/lm/adapter.c); with adapters in
+ * the file of the base (weights.c).
  */
 #include <sys/stat.h>
 #include <tenon/generate.h>

@@ -20,9 +20,8 @@ static const tni_lora *list_active(const tn_list *all, tn_list *list, tni_bytes 
     for (int i = 0; i < all->n; i++) {
         const tn_entry *e = &all->entry[i];
         if (e->owner->type != &tni_lora_type || !((tni_lora *)e->owner)->active) continue;
-        const char *end = strrchr(e->name, '.'), *dot = end; /* X.NAME.lora_A */
-        while (*--dot != '.') {
-        }
+        const char *end = strrchr(e->name, '.'); /* X.NAME.lora_A */
+        const char *dot = memrchr(e->name, '.', (size_t)(end - e->name));
         char name[4096];
         const int n = snprintf(name, sizeof name, BEGIN "%.*s", (int)(dot - e->name), e->name);
         if (end[6] == 'A') tni_bytes_add(targets, ", ", l ? 2 : 0);
@@ -70,10 +69,9 @@ tn_status tn_lora_save(tn_module *m, const char *folder)
 
 /* Settings that change no value of an adapter that is there. */
 static const char harmless[] =
-    " auto_mapping base_model_name_or_path eva_config exclude_modules fan_in_fan_out "
-    "inference_mode "
-    "layers_pattern layers_to_transform megatron_core peft_version qalora_group_size revision "
-    "runtime_config target_modules task_type ";
+    " auto_mapping base_model_name_or_path eva_config exclude_modules fan_in_fan_out revision "
+    "inference_mode layers_pattern layers_to_transform megatron_core peft_version task_type "
+    "qalora_group_size runtime_config target_modules ";
 
 static tn_status read_setting(tn_lora_options *o, const tni_json_node *v, const char *path)
 {
@@ -128,8 +126,7 @@ static tn_status sort_out(const tn_list *files, const char *path, const char *ad
     if (linears->failed) return tni_pending();
     if (n_a && 2 * n_a == files->n) return TN_OK;
     return tni_file_error(TN_E_FORMAT, "tn_lora_load", path,
-                          "%d lora_A of %d values: want one or more, and as many lora_B", n_a,
-                          files->n);
+                          "%d lora_A of %d values: want some, and as many lora_B", n_a, files->n);
 }
 
 static tn_status fill(tn_module *m, void *user)

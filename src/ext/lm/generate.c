@@ -207,11 +207,6 @@ static tn_status with_cache(run *g, const tn_lm_info *info)
 
 /* ---- before and after ------------------------------------------------------------------------ */
 
-static tn_status bad(const char *what, int64_t value, const char *want)
-{
-    return tni_error(TN_E_INVALID, "tn_generate: %s %" PRId64 ": want %s", what, value, want);
-}
-
 static tn_status check_options(const tn_generate_options *o)
 {
     const int64_t most = INT32_MAX;
@@ -233,14 +228,16 @@ static tn_status check_options(const tn_generate_options *o)
     if (o->n_stop > 0 && !o->tokenizer)
         return tni_error(TN_E_INVALID, "tn_generate: stop strings without a tokenizer");
     for (int64_t i = 0; i < o->n_stop; i++)
-        if (!o->stop[i] || !*o->stop[i]) return bad("an empty stop string", i, "text");
+        if (!o->stop[i] || !*o->stop[i])
+            return tni_error(TN_E_INVALID, "tn_generate: empty stop string %" PRId64, i);
     return TN_OK;
 }
 
 static tn_status check_prompts(run *g, const tn_prompt *prompts, int64_t n, int64_t vocab)
 {
     if (!prompts) return tni_poison("tn_generate", "prompts");
-    if (n < 1 || n > INT32_MAX) return bad("prompts", n, "1 to 2^31 - 1");
+    if (n < 1 || n > INT32_MAX)
+        return tni_error(TN_E_INVALID, "tn_generate: prompts %" PRId64 ": want 1 to 2^31 - 1", n);
     for (int64_t p = 0; p < n; p++) {
         if (!prompts[p].ids || prompts[p].n < 1 || prompts[p].n > INT32_MAX)
             return tni_error(TN_E_INVALID, "tn_generate: prompt %" PRId64 " has no ids", p);

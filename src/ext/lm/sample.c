@@ -162,11 +162,6 @@ double tni_log_sum_exp(const float *x, int64_t n)
     return (double)most + log(sum);
 }
 
-static void weigh(tni_sampler *s, float most)
-{
-    for (int64_t i = 0; i < s->n; i++) s->w[i] = expf(s->x[i] - most);
-}
-
 tn_status tni_sampler_process(tni_sampler *s, const float *logits, int64_t row, tni_history h)
 {
     memcpy(s->x, logits, (size_t)s->n * sizeof *logits);
@@ -183,7 +178,7 @@ tn_status tni_sampler_process(tni_sampler *s, const float *logits, int64_t row, 
                          s->function, row, (double)s->x[best]);
     if (by == 0) return TN_OK;
     keep_top_k(s);
-    weigh(s, s->x[best]);
+    for (int64_t i = 0; i < s->n; i++) s->w[i] = expf(s->x[i] - s->x[best]);
     keep_top_p(s);
     keep_min_p(s);
     return TN_OK;
