@@ -93,14 +93,15 @@ typedef struct tni_lora {
     tn_tensor *a, *b, *merged; /* [rank, in]; [out, rank]; W + scale B A, or absent */
     double scale, alpha, dropout;
     bool rslora, active;
-    uint64_t merged_of;
+    uint64_t merged_of; /* changes with the values of W, A and B, and with W */
 } tni_lora;
 tn_tensor *tni_lora_forward(tn_module *linear, tn_tensor *x, tn_tensor *w, tn_tensor *bias);
 /* tn_lora; fill, if there is one, sets the values before anything is frozen. */
 TNI_SHARED tn_status tni_lora_add(const char *function, tn_module *m, const char *patterns,
                                   tn_lora_options o, tn_status (*fill)(tn_module *m, void *user),
                                   void *user);
-TNI_SHARED extern const tn_module_type tni_linear_type, tni_lora_type;
+extern const tn_module_type tni_linear_type;
+TNI_SHARED extern const tn_module_type tni_lora_type;
 
 /* The ModuleList of an encoder or decoder; NULL (no message) for any other module. */
 tn_module *tni_encoder_layers(const tn_module *m);

@@ -1,8 +1,8 @@
 /*
  * lora.c - adapters of Linears: y = W x + b + scale B A dropout(x).
  *
- * An adapter is a module below its Linear, which finds the active one there. What merging makes is
- * kept beside W, not in it: W, its ties and files stay right meanwhile, and unmerging is exact.
+ * An adapter is a module below its Linear. What merging makes is kept beside W: ties and files stay
+ * right meanwhile, and unmerging is exact.
  */
 #include <fnmatch.h>
 
@@ -31,7 +31,6 @@ static tni_lora *lora_of(const tn_module *m, const char *name)
     return NULL;
 }
 
-/* Changes with the values of the three matrices, and with the Linear. */
 static uint64_t state_of(const tni_lora *l, const tn_tensor *w)
 {
     const uint64_t versions = tn_version(w) + tn_version(l->a) + tn_version(l->b);
