@@ -3,7 +3,7 @@
  * model.safetensors.
  *
  *     lm train FOLDER --text FILE              a small Llama that learns a text
- *     lm tune FOLDER --text FILE --save NEW    a model goes on learning
+ *     lm tune FOLDER --text FILE --save NEW    all goes on learning, or with --rank an adapter
  *     lm score FOLDER --text FILE              perplexity
  *     lm write FOLDER --prompt "In the beginning"
  *     lm chat FOLDER --format chatml
@@ -23,7 +23,8 @@
 #include <unistd.h>
 
 static const char *folder, *path, *prompt = "", *save, *format = "chatml", *system_message;
-static int steps = 400, batch = 8, context = 128, most = 200, seed = 1, top_k;
+static const char *adapter, *layers;
+static int steps = 400, batch = 8, context = 128, rank, most = 200, seed = 1, top_k;
 static double lr, temperature, top_p;
 static bool bf16;
 
@@ -33,7 +34,11 @@ static ex_option options[] = {
     EX_NUMBER("steps", steps, 1, 1e9, 0, "train, tune: steps"),
     EX_NUMBER("batch", batch, 1, 65536, 0, "train, tune: rows a step"),
     EX_NUMBER("context", context, 2, 1e6, 0, "train, tune, score: tokens a row"),
-    EX_NUMBER("lr", lr, 0, 10, 0, "0: 1e-3; tune: 1e-4"),
+    EX_NUMBER("lr", lr, 0, 10, 0, "0: 1e-3; tune without --rank: 1e-4"),
+    EX_NUMBER("rank", rank, 0, 65536, 0, "tune: of an adapter (LoRA), saved alone; 0: none"),
+    EX_TEXT("layers", layers, "NAMES", 0,
+            "tune --rank: as *.q_proj,*.v_proj; else all but the head"),
+    EX_TEXT("adapter", adapter, "DIR", 0, "an adapter to go on with, or to use: peft's files"),
     EX_TEXT("prompt", prompt, "STR", 0, "write: what the text goes on from"),
     EX_NUMBER("tokens", most, 1, 1e9, 0, "write, chat: tokens at most"),
     EX_NUMBER("temperature", temperature, 0, 100, 0, "0: always the likeliest token"),
@@ -102,6 +107,8 @@ static tn_module *load_model(bool to_train)
     tn_dtype dtype = bf16 && !to_train ? TN_BF16 : TN_F32;
     tn_module *model = tn_lm_load(folder, (tn_lm_options){ .use_dtype = true, .dtype = dtype });
     ex_check_ptr(model);
+    if (adapter) ex_check(tn_lora_load(model, adapter, NULL));
+    if (adapter && !to_train) ex_check(tn_lora_merge(model));
     return model;
 }
 
@@ -243,11 +250,16 @@ static void tune(void)
     make_folder(save);
     tn_tokenizer *tokenizer = load_tokenizer();
     tn_module *model = load_model(true);
-    printf("%" PRId64 " parameters\n", tn_count_parameters(model, true));
-    if (lr == 0) lr = 1e-4;
+    const tn_lora_options o = { .rank = rank, .alpha = 2.0 * rank };
+    tn_lm_info info;
+    ex_check(tn_lm_get_info(model, &info));
+    if (!layers) layers = strcmp(info.model_type, "gpt2") ? "model.*" : "transformer.*";
+    if (rank && !adapter) ex_check(tn_lora(model, layers, o));
+    printf("%" PRId64 " parameters learn\n", tn_count_parameters(model, true));
+    if (lr == 0) lr = rank || adapter ? 1e-3 : 1e-4;
     learn(model, read_ids(tokenizer));
-    ex_check(tn_lm_save(model, save));
-    ex_check(tn_tokenizer_save(tokenizer, inside(save, "tokenizer.json")));
+    ex_check(rank || adapter ? tn_lora_save(model, save) : tn_lm_save(model, save));
+    if (!rank && !adapter) ex_check(tn_tokenizer_save(tokenizer, inside(save, "tokenizer.json")));
     tn_module_drop(model), tn_tokenizer_free(tokenizer);
 }
 

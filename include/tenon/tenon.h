@@ -59,7 +59,8 @@
 #include <tenon/capture.h>
 #include <tenon/parallel.h>
 #include <tenon/trace.h> /* a library of its own: -ltenon-trace */
-#include <tenon/lm.h>    /* another, with the two below: -ltenon-lm */
+#include <tenon/lm.h>    /* another, with the three below: -ltenon-lm */
 #include <tenon/tokenizer.h>
 #include <tenon/generate.h>
+#include <tenon/lora.h>
 #endif

@@ -37,7 +37,7 @@ bool tni_json_skip(tni_json *j);
 bool tni_json_end(tni_json *j);
 
 /* Appends text as a JSON string. False: not UTF-8, nothing was added. */
-bool tni_json_add(tni_bytes *b, const char *text);
+TNI_SHARED bool tni_json_add(tni_bytes *b, const char *text);
 /* How many of the first n bytes are valid UTF-8: n if all are. */
 TNI_SHARED size_t tni_utf8(const char *text, size_t n);
 

@@ -1134,6 +1134,13 @@ DRAW(save_options)
     if (below(w, 2)) draw_metadata(w, &inner);
     s->v.save_options = (tn_save_options){ .every_key = below(w, 2), .metadata = inner.v.metadata };
 }
+DRAW(patterns)
+{
+    static const char *const some[] = { "*", "*fc*", "0,1", "*.linear?", "none", "" };
+    s->v.patterns = pick_text(w, some[below(w, 6)]);
+}
+OPTIONS(lora, tn_lora_options, REAL(alpha, 0, 9), REAL(dropout, 0, 0.9), LONG(rank, 0, 2),
+        FLAG(rslora), o.name = below(w, 3) ? NULL : (const char *[]){ "b", "a.b" }[below(w, 2)])
 OPTIONS(limits, tn_file_limits, LONG(header_bytes, 100000, 200000), LONG(tensors, 100, 200),
         LONG(inflated_bytes, 0, 100000))
 OPTIONS(loader_options, tn_loader_options, LONG(batch_size, 1, 3), FLAG(shuffle), FLAG(drop_last),

@@ -38,7 +38,7 @@ while IFS=: read -r what count most; do check "$what" "$count" $((most + more));
 import collections, pathlib
 ring = dict(trace="trace", parallel="parallel", capture="capture", graph="diagnose", diagnose="diagnose", data="data",
             optimizers="optimizers", metrics="metrics", tensorboard="logs",
-            generate="lm", tokenizer="lm", lm="lm")
+            generate="lm", tokenizer="lm", lm="lm", lora="lm")
 rooms, areas, counted, given = {}, {}, collections.Counter(), collections.Counter()
 for line in pathlib.Path("tests/house/ceilings.txt").read_text().splitlines():
     kind, *words = line.split() or ["#"]

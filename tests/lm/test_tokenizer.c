@@ -360,7 +360,7 @@ START_TEST(refused)
         const char *text;
     } bad[] = {
         { "", TN_E_FORMAT, "it is cut off" },
-        { "[1]", TN_E_FORMAT, "it is no object" },
+        { "[1]", TN_E_FORMAT, "no JSON object at byte 3: want {" },
         { "{}", TN_E_UNSUPPORTED, "the model without type" },
         { "{\"model\": {\"type\": \"Unigram\"}}", TN_E_UNSUPPORTED, "the model Unigram" },
         { "{" MODEL "[\"a c\"]}}", TN_E_FORMAT, "the second is no token" },

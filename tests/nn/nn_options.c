@@ -29,6 +29,8 @@ static const struct zero {
     { "tn_one_cycle_options", "base_momentum max_momentum", "use_momentum", NULL },
 
     { "tn_group_options", "momentum", NULL, "whether there is any is the optimizer's" },
+    { "tn_lora_options", "rank", NULL, "at least 1" },
+    { "tn_lora_options", "alpha", NULL, "a scale of 0 would train nothing" },
     { "tn_conv_options", "stride dilation groups", NULL, "at least 1" },
     { "tn_conv_spec", "stride dilation groups", NULL, "at least 1" },
     { "tn_pool_spec", "kernel stride dilation divisor", NULL, "at least 1" },

@@ -18,17 +18,12 @@ typedef struct attention {
     bool rotated;
 } attention;
 
-static bool there(const tn_module *m)
-{
-    return m != TN_NO_MODULE;
-}
-
 /* [B, T, n dim] as [B, n, T, dim], normalised and rotated. */
 static tn_tensor *heads_of(const attention *m, tn_tensor *x, int64_t n, tn_module *norm,
                            tn_tensor *const *in)
 {
     x = tn_unflatten(x, -1, TN_SHAPE(n, m->dim));
-    if (there(norm)) x = tn_forward(norm, x);
+    if (norm != TN_NO_MODULE) x = tn_forward(norm, x);
     x = tn_transpose(x, 1, 2);
     return m->rotated && in ? tn_rotary(x, in[TNI_COSINE], in[TNI_SINE], false) : x;
 }
@@ -37,7 +32,7 @@ static tn_tensor *heads_of(const attention *m, tn_tensor *x, int64_t n, tn_modul
 static tn_status project(const attention *m, tn_tensor *const *in, tn_tensor *out[3])
 {
     tn_tensor *part[3] = { tn_forward(m->query, in[TNI_X]) };
-    if (there(m->key)) {
+    if (m->key != TN_NO_MODULE) {
         part[1] = tn_forward(m->key, in[TNI_X]);
         part[2] = tn_forward(m->value, in[TNI_X]);
     } else if (tn_split(part[0], m->heads * m->dim, -1, part, 3) != 3) {
@@ -144,12 +139,10 @@ tn_status tni_lm_attention_cache(tn_module *m, int64_t batch, int64_t capacity, 
 
 static void add_norm(attention *m, const char *name, tn_module **field, const tni_lm_config *c)
 {
-    if (!c->qk_norm) {
-        *field = TN_NO_MODULE;
-        return;
-    }
-    tn_rms_norm_options o = { .eps = c->eps, .use_eps = true };
-    tn_register_module(&m->base, name, field, tn_rms_norm_new(TN_SHAPE(c->head_dim), o));
+    const tn_rms_norm_options o = { .eps = c->eps, .use_eps = true };
+    *field = TN_NO_MODULE;
+    if (c->qk_norm)
+        tn_register_module(&m->base, name, field, tn_rms_norm_new(TN_SHAPE(c->head_dim), o));
 }
 
 static void add_linear(attention *m, const char *name, tn_module **field, int64_t in, int64_t out,

@@ -116,16 +116,9 @@ static void merge_all(chain *c)
 static bool merge_long(tni_work *w, size_t *n)
 {
     size_t most = w->symbol_capacity / 5, count = *n;
-    chain c = { w->t,
-                w->symbol,
-                w->symbol + most,
-                w->symbol + 2 * most,
-                w->symbol + 3 * most,
-                w->symbol + 4 * most,
-                NULL,
-                0 };
+    int32_t *s = w->symbol;
     if (!tni_room(&w->heap, &w->heap_capacity, 0, 3 * count, sizeof *w->heap)) return false;
-    c.heap = w->heap;
+    chain c = { w->t, s, s + most, s + 2 * most, s + 3 * most, s + 4 * most, w->heap, 0 };
     for (size_t i = 0; i < count; i++) {
         c.next[i] = i + 1 < count ? (int32_t)i + 1 : -1;
         c.before[i] = (int32_t)i - 1;

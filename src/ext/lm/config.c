@@ -48,17 +48,6 @@ static void begin(tni_lm_config *c, const kind *k)
     if (k->family == TNI_LM_GPT2) c->resid_drop = c->attn_drop = c->embed_drop = 0.1;
 }
 
-/* ---- activations ----------------------------------------------------------------------------- */
-
-static const struct {
-    const char *name;
-    tn_tensor *(*act)(tn_tensor *x);
-} acts[] = { { "gelu", tn_gelu },
-             { "gelu_new", tn_gelu_tanh },
-             { "gelu_pytorch_tanh", tn_gelu_tanh },
-             { "silu", tn_silu },
-             { "relu", tn_relu } };
-
 /* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct reader {
@@ -85,7 +74,9 @@ static bool flag(const tni_json_node *v, bool *x)
     return *x || v->kind == 'f';
 }
 
-typedef enum form { SIZE, ID, IDS, REAL, PART, FLAG, BIAS, ACT, ROPE, TYPES, KIND } form;
+/* clang-format off */
+typedef enum form { SIZE, NEED, ID, IDS, REAL, PART, FLAG, BIAS, ACT, ROPE, TYPES, KIND, NEVER, ALWAYS } form;
+/* clang-format on */
 
 /* A key, and what it sets. */
 typedef struct field {
@@ -99,19 +90,19 @@ typedef struct field {
 enum { GPT = TNI_LM_GPT2, LLAMA = TNI_LM_LLAMA, ALL = GPT | LLAMA };
 
 static const field fields[] = {
-    { "vocab_size", ALL, SIZE, AT(vocab) },
-    { "n_embd", GPT, SIZE, AT(hidden) },
-    { "n_layer", GPT, SIZE, AT(layers) },
-    { "n_head", GPT, SIZE, AT(heads) },
-    { "n_positions", GPT, SIZE, AT(positions) },
+    { "vocab_size", ALL, NEED, AT(vocab) },
+    { "n_embd", GPT, NEED, AT(hidden) },
+    { "n_layer", GPT, NEED, AT(layers) },
+    { "n_head", GPT, NEED, AT(heads) },
+    { "n_positions", GPT, NEED, AT(positions) },
     { "n_inner", GPT, SIZE, AT(inner) },
-    { "hidden_size", LLAMA, SIZE, AT(hidden) },
-    { "num_hidden_layers", LLAMA, SIZE, AT(layers) },
-    { "num_attention_heads", LLAMA, SIZE, AT(heads) },
+    { "hidden_size", LLAMA, NEED, AT(hidden) },
+    { "num_hidden_layers", LLAMA, NEED, AT(layers) },
+    { "num_attention_heads", LLAMA, NEED, AT(heads) },
     { "num_key_value_heads", LLAMA, SIZE, AT(kv_heads) },
     { "head_dim", LLAMA, SIZE, AT(head_dim) },
-    { "max_position_embeddings", LLAMA, SIZE, AT(positions) },
-    { "intermediate_size", LLAMA, SIZE, AT(inner) },
+    { "max_position_embeddings", LLAMA, NEED, AT(positions) },
+    { "intermediate_size", LLAMA, NEED, AT(inner) },
     { "layer_norm_epsilon", GPT, REAL, AT(eps) },
     { "rms_norm_eps", LLAMA, REAL, AT(eps) },
     { "initializer_range", ALL, REAL, AT(range) },
@@ -119,8 +110,8 @@ static const field fields[] = {
     { "attn_pdrop", GPT, PART, AT(attn_drop) },
     { "resid_pdrop", GPT, PART, AT(resid_drop) },
     { "attention_dropout", LLAMA, PART, AT(attn_drop) },
-    { "activation_function", GPT, ACT, AT(act) },
-    { "hidden_act", LLAMA, ACT, AT(act) },
+    { "activation_function", GPT, ACT, 0 },
+    { "hidden_act", LLAMA, ACT, 0 },
     { "tie_word_embeddings", ALL, FLAG, AT(tied) },
     { "mlp_bias", LLAMA, FLAG, AT(mlp_bias) },
     { "scale_attn_by_inverse_layer_idx", GPT, FLAG, AT(by_layer) },
@@ -135,6 +126,11 @@ static const field fields[] = {
     { "original_max_position_embeddings", LLAMA, REAL, AT(original) },
     { "attention_bias", LLAMA, BIAS, 0 },
     { "layer_types", LLAMA, TYPES, 0 },
+    { "add_cross_attention", GPT, NEVER, 0 },
+    { "use_sliding_window", LLAMA, NEVER, 0 },
+    { "quantization_config", ALL, NEVER, 0 },
+    { "is_encoder_decoder", ALL, NEVER, 0 },
+    { "is_causal", ALL, ALWAYS, 0 },
 };
 
 static const field rope_fields[] = {
@@ -148,29 +144,28 @@ static const field rope_fields[] = {
     { "high_freq_factor", LLAMA, REAL, AT(rope.high) },
 };
 
-/* Keys that may have one value only, or null. */
-static const struct {
-    const char *key;
-    unsigned families;
-    bool value;
-} fixed[] = { { "add_cross_attention", GPT, false },
-              { "use_sliding_window", LLAMA, false },
-              { "quantization_config", ALL, false },
-              { "is_encoder_decoder", ALL, false },
-              { "is_causal", ALL, true } };
-
 /* ---- values ---------------------------------------------------------------------------------- */
 
 static tn_status read_object(reader *r, const tni_json_node *object, const field *list, size_t n);
 
-static tn_status read_act(reader *r, const tni_json_node *v, void *to)
+/* Which of these names, up to a NULL, the value is. */
+static tn_status read_name(reader *r, const tni_json_node *v, const char *const *names, int64_t *to)
 {
-    for (size_t i = 0; v->kind == '"' && i < sizeof acts / sizeof *acts; i++) {
-        if (strcmp(v->text, acts[i].name) != 0) continue;
-        *(tn_tensor * (**)(tn_tensor *)) to = acts[i].act;
-        return TN_OK;
-    }
-    return v->kind == '"' ? refuse(r, v->text) : bad(r, "a name");
+    if (v->kind != '"') return bad(r, "a name");
+    for (*to = 0; names[*to] && strcmp(v->text, names[*to]) != 0;) ++*to;
+    return names[*to] ? TN_OK : refuse(r, v->text);
+}
+
+static tn_status read_act(reader *r, const tni_json_node *v)
+{
+    static const char *const names[] = { "gelu", "gelu_new", "gelu_pytorch_tanh",
+                                         "silu", "relu",     NULL };
+    static tn_tensor *(*const acts[])(tn_tensor *) = { tn_gelu, tn_gelu_tanh, tn_gelu_tanh, tn_silu,
+                                                       tn_relu };
+    int64_t i;
+    tn_status status = read_name(r, v, names, &i);
+    if (status == TN_OK) r->c->act = acts[i];
+    return status;
 }
 
 /* A token, or a list of them; below 0: none. */
@@ -190,24 +185,19 @@ static tn_status read_ends(reader *r, const tni_json_node *v)
 
 static tn_status read_rope_type(reader *r, const tni_json_node *v)
 {
-    static const char *const names[] = { "default", "linear", "llama3" };
-    if (v->kind != '"') return bad(r, "a name");
-    for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
-        if (strcmp(v->text, names[i]) == 0) {
-            r->c->rope.type = i;
-            return TN_OK;
-        }
-    return refuse(r, v->text);
+    static const char *const names[] = { "default", "linear", "llama3", NULL };
+    return read_name(r, v, names, &r->c->rope.type);
 }
 
 static tn_status read_types(reader *r, const tni_json_node *v)
 {
     if (v->kind != '[') return bad(r, "a list of names");
-    for (v = tni_json_first(v); v; v = tni_json_after(v)) {
-        if (v->kind != '"') return bad(r, "a list of names");
-        if (strcmp(v->text, "full_attention") != 0) return refuse(r, v->text);
-    }
-    return TN_OK;
+    static const char *const names[] = { "full_attention", NULL };
+    tn_status status = TN_OK;
+    int64_t i;
+    for (v = tni_json_first(v); status == TN_OK && v; v = tni_json_after(v))
+        status = read_name(r, v, names, &i);
+    return status;
 }
 
 static tn_status read_number(reader *r, const field *f, const tni_json_node *v)
@@ -217,7 +207,7 @@ static tn_status read_number(reader *r, const field *f, const tni_json_node *v)
     if (f->form == ID) { /* below 0: none */
         if (x != floor(x) || !(x <= INT_MAX)) return bad(r, "a token");
         *(int64_t *)to = x < 0 ? -1 : (int64_t)x;
-    } else if (f->form == SIZE) {
+    } else if (f->form == SIZE || f->form == NEED) {
         if (v->kind != '0' || !(x > 0 && x <= 1 << 30)) return bad(r, "an integer from 1 to 2^30");
         *(int64_t *)to = v->number;
     } else {
@@ -244,7 +234,7 @@ static tn_status read_value(reader *r, const field *f, const tni_json_node *v)
         if (!flag(v, &r->c->o_bias)) return bad(r, "true or false");
         r->c->qkv_bias = r->c->o_bias;
         return TN_OK;
-    case ACT: return read_act(r, v, to);
+    case ACT: return read_act(r, v);
     case ROPE:
         if (v->kind != '{') return bad(r, "an object");
         status = read_object(r, v, rope_fields, sizeof rope_fields / sizeof *rope_fields);
@@ -252,20 +242,10 @@ static tn_status read_value(reader *r, const field *f, const tni_json_node *v)
         return status == TN_OK && v ? read_rope_type(r, v) : status;
     case TYPES: return read_types(r, v);
     case KIND: return read_rope_type(r, v);
+    case NEVER: return v->kind == 'f' ? TN_OK : refuse(r, "other than null or false");
+    case ALWAYS: return v->kind == 't' ? TN_OK : refuse(r, "other than null or true");
     default: return read_number(r, f, v);
     }
-}
-
-/* A key that is fixed, or none of ours. */
-static tn_status read_fixed(reader *r, const tni_json_node *v, bool in_rope)
-{
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
-        if (!(fixed[i].families & r->c->family) || strcmp(r->key, fixed[i].key) != 0) continue;
-        if (v->kind == 'n' || v->kind == (fixed[i].value ? 't' : 'f')) return TN_OK;
-        return refuse(r, fixed[i].value ? "other than null or true" : "other than null or false");
-    }
-    /* rotary positions that differ from layer to layer */
-    return in_rope && v->kind == '{' ? refuse(r, "of its own") : TN_OK;
 }
 
 static tn_status read_object(reader *r, const tni_json_node *object, const field *list, size_t n)
@@ -279,7 +259,9 @@ static tn_status read_object(reader *r, const tni_json_node *object, const field
             (!strcmp(v->key, "dtype") || (!strcmp(v->key, "torch_dtype") && !r->c->dtype_at)))
             r->c->dtype_at = (size_t)(v->text - r->text);
         while (i < n && (strcmp(v->key, list[i].key) || !(list[i].families & r->c->family))) i++;
-        status = i < n ? read_value(r, &list[i], v) : read_fixed(r, v, list == rope_fields);
+        if (i < n) status = read_value(r, &list[i], v);
+        /* rotary positions that differ from layer to layer */
+        if (i == n && list == rope_fields && v->kind == '{') status = refuse(r, "of its own");
     }
     return status;
 }
@@ -306,16 +288,6 @@ static tn_status wrong(reader *r, const char *key, const char *want)
     return bad(r, want);
 }
 
-static tn_status check_scaling(reader *r)
-{
-    tni_rope *rope = &r->c->rope;
-    if (rope->type != TNI_ROPE_DEFAULT && !(rope->factor > 0))
-        return wrong(r, "factor", "a number above 0");
-    if (rope->type == TNI_ROPE_LLAMA3 && !(rope->low > 0 && rope->high > rope->low))
-        return wrong(r, "high_freq_factor", "low_freq_factor above 0, and this above it");
-    return TN_OK;
-}
-
 static tn_status check_rope(reader *r)
 {
     tni_lm_config *c = r->c;
@@ -329,32 +301,30 @@ static tn_status check_rope(reader *r)
     if (!(rope->theta > 1)) return wrong(r, "rope_theta", "a number above 1");
     r->key = "partial_rotary_factor";
     if (c->partial != 1 || rope->partial != 1) return refuse(r, "other than 1");
-    return check_scaling(r);
+    if (rope->type != TNI_ROPE_DEFAULT && !(rope->factor > 0))
+        return wrong(r, "factor", "a number above 0");
+    if (rope->type == TNI_ROPE_LLAMA3 && !(rope->low > 0 && rope->high > rope->low))
+        return wrong(r, "high_freq_factor", "low_freq_factor above 0, and this above it");
+    return TN_OK;
 }
 
 static tn_status check(reader *r)
 {
     tni_lm_config *c = r->c;
     const bool gpt = c->family == TNI_LM_GPT2;
-    const struct {
-        const char *key;
-        int64_t size;
-    } needed[] = { { "vocab_size", c->vocab },
-                   { gpt ? "n_embd" : "hidden_size", c->hidden },
-                   { gpt ? "n_layer" : "num_hidden_layers", c->layers },
-                   { gpt ? "n_head" : "num_attention_heads", c->heads },
-                   { gpt ? "n_positions" : "max_position_embeddings", c->positions },
-                   { "intermediate_size", c->inner || gpt } };
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!needed[i].size) return wrong(r, needed[i].key, "a number: it is missing");
+    for (const field *f = fields; f < fields + sizeof fields / sizeof *fields; f++)
+        if (f->form == NEED && (f->families & c->family) && !*(int64_t *)((char *)c + f->at))
+            return wrong(r, f->key, "a number: it is missing");
     if (!strcmp(c->type, "qwen2")) c->qkv_bias = true, c->o_bias = false;
     if (c->type[0] == 'q') c->mlp_bias = false; /* whatever the file says */
     if (!c->inner) c->inner = 4 * c->hidden;
     if (!c->kv_heads) c->kv_heads = c->heads;
     if (!c->head_dim && c->hidden % c->heads)
-        return wrong(r, needed[3].key, "a number that divides the hidden size");
+        return wrong(r, gpt ? "n_head" : "num_attention_heads",
+                     "a number that divides the hidden size");
     if (!c->head_dim) c->head_dim = c->hidden / c->heads;
-    if (c->layers > TNI_LM_LAYERS) return wrong(r, needed[2].key, "at most 1024");
+    if (c->layers > TNI_LM_LAYERS)
+        return wrong(r, gpt ? "n_layer" : "num_hidden_layers", "at most 1024");
     if (c->head_dim > TNI_LM_HEAD) return wrong(r, "head_dim", "at most 1024");
     if (c->heads % c->kv_heads)
         return wrong(r, "num_key_value_heads", "a number that divides num_attention_heads");
@@ -377,22 +347,28 @@ static tn_status read_generation(reader *r, const tni_json_node *root)
     return read_ends(r, ends);
 }
 
+tn_status tni_lm_tree(const char *function, const char *path, tni_bytes *text, tni_json_tree *tree)
+{
+    tn_status status = text->data ? TN_OK : tni_bytes_file(text, function, path, TNI_LM_FILE);
+    if (status != TN_OK) return status;
+    const bool read = tni_json_tree_read(tree, text->data, text->n);
+    if (read && tree->node->kind == '{') return TN_OK;
+    if (!read && !tree->problem) return tni_pending();
+    return tni_file_error(TN_E_FORMAT, function, path, "no JSON object at byte %zu: %s", tree->at,
+                          tree->problem ? tree->problem : "want {");
+}
+
 tn_status tni_lm_config_read(tni_lm_config *c, const char *function, const char *path,
                              const char *text, bool generation)
 {
-    tni_json_tree tree;
+    tni_json_tree tree = { 0 };
     tni_bytes copy = { 0 }; /* reading destroys it */
     tni_bytes_add(&copy, text, strlen(text) + 1);
     if (copy.failed) return tni_pending();
+    copy.n--;
     reader r = { .c = c, .function = function, .path = path, .text = copy.data };
-    tn_status status = TN_OK;
-    bool read = tni_json_tree_read(&tree, copy.data, copy.n - 1);
-    if (tree.problem || (read && tree.node->kind != '{'))
-        status = tni_file_error(TN_E_FORMAT, function, path, "no JSON object at byte %zu: %s",
-                                tree.at, tree.problem ? tree.problem : "want {");
-    else if (!read)
-        status = tni_pending();
-    else
+    tn_status status = tni_lm_tree(function, path, &copy, &tree);
+    if (status == TN_OK)
         status = generation ? read_generation(&r, tree.node) : read_root(&r, tree.node);
     tni_json_tree_free(&tree);
     tni_bytes_free(&copy);

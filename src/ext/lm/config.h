@@ -23,22 +23,34 @@ void tni_rope_frequencies(const tni_rope *r, float *frequency); /* dim / 2 of th
 typedef enum tni_lm_family { TNI_LM_GPT2 = 1, TNI_LM_LLAMA = 2 } tni_lm_family;
 
 typedef struct tni_lm_config {
+    union {
+        tn_lm_info info; /* its members by shorter names; capacity is not used */
+        struct {
+            char type[32];
+            int64_t vocab, hidden, layers, heads, kv_heads, head_dim, positions, bos, pad;
+            int n_eos;
+            int64_t eos[TNI_LM_ENDS];
+        };
+    };
     unsigned family; /* tni_lm_family */
-    char type[32];   /* model_type */
-    int64_t vocab, hidden, inner, layers, heads, kv_heads, head_dim, positions;
+    int64_t inner;
     double eps, range, embed_drop, attn_drop, resid_drop;
     double theta, partial, original; /* of rotary positions, outside their object */
     tn_tensor *(*act)(tn_tensor *x);
     bool tied, qkv_bias, o_bias, mlp_bias, qk_norm;
     bool scaled, by_layer; /* attention: by 1 / sqrt(head_dim); by 1 / (layer + 1) besides */
-    int64_t pad, bos;      /* -1: none */
-    int64_t eos[TNI_LM_ENDS];
-    int n_eos;
     size_t dtype_at; /* in the text, of the weights' dtype, behind its quote; 0: it is not there */
     bool ends_apart; /* eos is that of generation_config.json */
     tni_rope rope;
 } tni_lm_config;
 
+/* Makes the folder, if it is not there. */
+tn_status tni_lm_folder(const char *function, const char *folder);
+/* *path, the file itself, or its folder, becomes that of the file in `inside`. */
+tn_status tni_lm_file(const char *function, const char **path, const char *name, char *inside,
+                      size_t size);
+/* Reads a JSON object, of a file where text is empty; text is destroyed. */
+tn_status tni_lm_tree(const char *function, const char *path, tni_bytes *text, tni_json_tree *tree);
 /* A config.json, or of a generation_config.json what ends a text. function, path: for messages. */
 tn_status tni_lm_config_read(tni_lm_config *c, const char *function, const char *path,
                              const char *text, bool generation);

@@ -33,7 +33,6 @@ typedef struct made {
 typedef struct run {
     const tni_decoder *decoder;
     tn_module *m;
-    tn_device device; /* m's */
     const tn_generate_options *o;
     int64_t n, most; /* rows; new tokens of each */
     made *made;
@@ -99,17 +98,6 @@ static tn_status add_token(const run *g, row *r, int64_t id)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-static tn_device device_of(tn_module *m)
-{
-    tn_device device = tn_cpu();
-    TN_SCOPE
-    {
-        const tn_list *all = tn_parameters(m);
-        if (all && all->n) device = tn_device_of(all->entry[0].tensor);
-    }
-    return device;
-}
-
 /* The logits behind the input [n, t]. */
 static tn_status advance(const run *g, int64_t t, const int64_t *lengths)
 {
@@ -117,7 +105,9 @@ static tn_status advance(const run *g, int64_t t, const int64_t *lengths)
     TN_SCOPE TN_NO_GRAD
     {
         tn_tensor *n = lengths ? tn_from_ints(lengths, TN_SHAPE(g->n)) : TN_NONE;
-        tn_tensor *ids = tn_to(tn_from_ints(g->input, TN_SHAPE(g->n, t)), g->device);
+        tn_tensor *ids = tn_from_ints(g->input, TN_SHAPE(g->n, t));
+        const tn_list *all = tn_parameters(g->m);
+        if (all && all->n) ids = tn_to(ids, tn_device_of(all->entry[0].tensor));
         tn_tensor *y = n && ids ? g->decoder->next(g->m, ids, n) : NULL;
         size_t size = (size_t)g->n * (size_t)g->sampler.n * sizeof *g->logits;
         status = y ? tn_copy_out(y, g->logits, size, TN_F32) : tni_pending();
@@ -176,35 +166,26 @@ static tn_status tell(const run *g, int64_t i, bool *go_on)
 
 /* ---- all of them ----------------------------------------------------------------------------- */
 
-/* One token for each row that goes on, as the next input; false in *go_on: that was all. */
-static tn_status step(run *g, bool *go_on)
-{
-    bool wanted = true, left = false;
-    for (int64_t i = 0; i < g->n && wanted; i++) {
-        row *r = &g->made->row[i];
-        if (r->done) continue;
-        tn_status status = choose(g, i);
-        if (status == TN_OK) status = tell(g, i, &wanted);
-        if (status != TN_OK) return status;
-        left |= !r->done;
-    }
-    for (int64_t i = 0; i < g->n; i++) {
-        const row *r = &g->made->row[i];
-        g->input[i] = r->ids[r->n_prompt + r->out->n - 1];
-        if (!wanted && !r->done) r->out->finish = TN_FINISH_CALLBACK;
-    }
-    *go_on = wanted && left;
-    return TN_OK;
-}
-
+/* One token for each row that goes on, as the next input, until none does. */
 static tn_status steps(run *g)
 {
-    bool go_on = true;
     tn_status status = advance(g, g->longest, g->lengths);
-    while (status == TN_OK) {
-        status = step(g, &go_on);
-        if (status != TN_OK || !go_on) break;
-        status = advance(g, 1, NULL);
+    for (bool go_on = true, wanted = true; status == TN_OK && go_on;) {
+        go_on = false;
+        for (int64_t i = 0; i < g->n && wanted && status == TN_OK; i++) {
+            row *r = &g->made->row[i];
+            if (r->done) continue;
+            status = choose(g, i);
+            if (status == TN_OK) status = tell(g, i, &wanted);
+            go_on |= !r->done;
+        }
+        for (int64_t i = 0; i < g->n && status == TN_OK; i++) {
+            const row *r = &g->made->row[i];
+            g->input[i] = r->ids[r->n_prompt + r->out->n - 1];
+            if (!wanted && !r->done) r->out->finish = TN_FINISH_CALLBACK;
+        }
+        go_on = go_on && wanted;
+        if (status == TN_OK && go_on) status = advance(g, 1, NULL);
     }
     return status;
 }
@@ -226,33 +207,37 @@ static tn_status with_cache(run *g, const tn_lm_info *info)
 
 /* ---- before and after ------------------------------------------------------------------------ */
 
-static tn_status bad(const char *what, int64_t value, const char *want)
-{
-    return tni_error(TN_E_INVALID, "tn_generate: %s %" PRId64 ": want %s", what, value, want);
-}
-
 static tn_status check_options(const tn_generate_options *o)
 {
-    if (o->max_new_tokens < 0 || o->max_new_tokens > INT32_MAX)
-        return bad("max_new_tokens", o->max_new_tokens, "0 to 2^31 - 1");
-    if (o->min_new_tokens < 0) return bad("min_new_tokens", o->min_new_tokens, "0 or more");
-    if (o->per_prompt < 0 || o->per_prompt > INT32_MAX)
-        return bad("per_prompt", o->per_prompt, "0 to 2^31 - 1");
-    if (o->n_eos < -1 || o->n_eos > INT32_MAX || (o->n_eos > 0 && !o->eos))
-        return bad("n_eos", o->n_eos, "-1, or as many as eos has");
-    if (o->n_stop < 0 || (o->n_stop > 0 && !o->stop))
-        return bad("n_stop", o->n_stop, "as many as stop has");
+    const int64_t most = INT32_MAX;
+    const struct {
+        const char *name;
+        int64_t value, low, high;
+    } numbers[] = {
+        { "max_new_tokens", o->max_new_tokens, 0, most },
+        { "min_new_tokens", o->min_new_tokens, 0, INT64_MAX },
+        { "per_prompt", o->per_prompt, 0, most },
+        { "n_eos", o->n_eos, -1, o->eos ? most : 0 },
+        { "n_stop", o->n_stop, 0, o->stop ? most : 0 },
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i].value < numbers[i].low || numbers[i].value > numbers[i].high)
+            return tni_error(TN_E_INVALID,
+                             "tn_generate: %s %" PRId64 ": want %" PRId64 " to %" PRId64,
+                             numbers[i].name, numbers[i].value, numbers[i].low, numbers[i].high);
     if (o->n_stop > 0 && !o->tokenizer)
         return tni_error(TN_E_INVALID, "tn_generate: stop strings without a tokenizer");
     for (int64_t i = 0; i < o->n_stop; i++)
-        if (!o->stop[i] || !*o->stop[i]) return bad("an empty stop string", i, "text");
+        if (!o->stop[i] || !*o->stop[i])
+            return tni_error(TN_E_INVALID, "tn_generate: empty stop string %" PRId64, i);
     return TN_OK;
 }
 
 static tn_status check_prompts(run *g, const tn_prompt *prompts, int64_t n, int64_t vocab)
 {
     if (!prompts) return tni_poison("tn_generate", "prompts");
-    if (n < 1 || n > INT32_MAX) return bad("prompts", n, "1 to 2^31 - 1");
+    if (n < 1 || n > INT32_MAX)
+        return tni_error(TN_E_INVALID, "tn_generate: prompts %" PRId64 ": want 1 to 2^31 - 1", n);
     for (int64_t p = 0; p < n; p++) {
         if (!prompts[p].ids || prompts[p].n < 1 || prompts[p].n > INT32_MAX)
             return tni_error(TN_E_INVALID, "tn_generate: prompt %" PRId64 " has no ids", p);
@@ -336,7 +321,7 @@ static void run_end(run *g)
 tn_generated *tni_generate(const tni_decoder *decoder, tn_module *m, const tn_prompt *prompts,
                            int64_t n, const tn_generate_options *o)
 {
-    run g = { .decoder = decoder, .m = m, .device = device_of(m), .o = o };
+    run g = { .decoder = decoder, .m = m, .o = o };
     tn_lm_info info;
     tn_status status = check_options(o);
     if (status == TN_OK) status = decoder->info(m, &info);

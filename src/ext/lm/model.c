@@ -104,11 +104,9 @@ static tn_module *model(const char *function, const char *path, tni_bytes *text)
     tni_lm_config c;
     tn_status status = tni_lm_config_read(&c, function, path, text->data, false);
     tni_lm *m = status == TN_OK ? tn_module_new(&lm_type) : NULL;
-    if (!m) {
-        tni_bytes_free(text);
-        return NULL;
-    }
+    if (!m) return NULL;
     m->text = *text, m->c = c;
+    *text = (tni_bytes){ 0 };
     tni_init_skipped = true;
     tni_lm_decoder_register(m);
     tni_init_skipped = false;
@@ -116,28 +114,25 @@ static tn_module *model(const char *function, const char *path, tni_bytes *text)
     return tn_module_done(&m->base);
 }
 
-/* *path: of the file, or of its folder, which becomes the file's in inside. */
-static tn_status read_config(const char *function, const char **path, char *inside, size_t size,
-                             tni_bytes *text)
+tn_status tni_lm_file(const char *function, const char **path, const char *name, char *inside,
+                      size_t size)
 {
     struct stat st;
     tn_status status = tni_path_check(function, *path);
-    if (status == TN_OK && stat(*path, &st) == 0 && S_ISDIR(st.st_mode)) {
-        status = tni_path_in(function, *path, "config.json", inside, size);
-        *path = inside;
-    }
-    return status == TN_OK ? tni_bytes_file(text, function, *path, TNI_LM_FILE) : status;
+    if (status != TN_OK || stat(*path, &st) != 0 || !S_ISDIR(st.st_mode)) return status;
+    status = tni_path_in(function, *path, name, inside, size);
+    *path = inside;
+    return status;
 }
 
 tn_module *tni_lm_make(const char *function, const char *config, bool draws)
 {
     char inside[4096];
     tni_bytes text = { 0 };
-    tn_module *m = NULL;
-    if (read_config(function, &config, inside, sizeof inside, &text) == TN_OK)
-        m = model(function, config, &text);
-    else
-        tni_bytes_free(&text);
+    tn_status status = tni_lm_file(function, &config, "config.json", inside, sizeof inside);
+    if (status == TN_OK) status = tni_bytes_file(&text, function, config, TNI_LM_FILE);
+    tn_module *m = status == TN_OK ? model(function, config, &text) : NULL;
+    if (!m) tni_bytes_free(&text);
     if (!m || !draws || lm_reset(m) == TN_OK) return m;
     tn_module_drop(m);
     return NULL;
@@ -153,24 +148,17 @@ tn_status tn_lm_get_info(const tn_module *m, tn_lm_info *info)
     const tni_lm *lm = tni_lm_of("tn_lm_get_info", m);
     if (!lm) return tni_pending();
     if (!info) return tni_null("tn_lm_get_info", "info", "room for it");
-    const tni_lm_config *c = &lm->c;
-    *info = (tn_lm_info){ .vocab_size = c->vocab,
-                          .hidden_size = c->hidden,
-                          .n_layers = c->layers,
-                          .n_heads = c->heads,
-                          .n_kv_heads = c->kv_heads,
-                          .head_dim = c->head_dim,
-                          .max_positions = c->positions,
-                          .bos = c->bos,
-                          .pad = c->pad,
-                          .n_eos = c->n_eos,
-                          .capacity = tn_is_none(lm->lengths) ? 0 : lm->capacity };
-    memcpy(info->model_type, c->type, sizeof c->type);
-    memcpy(info->eos, c->eos, sizeof c->eos);
+    *info = lm->c.info;
+    info->capacity = tn_is_none(lm->lengths) ? 0 : lm->capacity;
     return TN_OK;
 }
 
 /* ---- the cache ------------------------------------------------------------------------------- */
+
+tn_tensor *tni_lm_table(tni_lm *m)
+{
+    return tn_get_parameter(tn_module_child(m->part[0], 0), "weight");
+}
 
 typedef struct wanted {
     int64_t batch, capacity;
@@ -184,30 +172,24 @@ static tn_status make_cache(const char *path, tn_module *m, void *user)
     return tni_lm_attention_cache(m, w->batch, w->capacity, w->dtype);
 }
 
-tn_tensor *tni_lm_table(tni_lm *m)
-{
-    return tn_get_parameter(tn_module_child(m->part[0], 0), "weight");
-}
-
 static tn_status cache_of(tni_lm *m, wanted w)
 {
     tn_status status = tn_assign(&m->lengths, TN_NONE); /* no cache until all of it is there */
     if (status == TN_OK) status = tn_named_modules(&m->base, make_cache, &w);
-    if (status != TN_OK || w.batch == 0) return status;
     m->capacity = w.capacity;
+    if (status != TN_OK || w.batch == 0) return status;
     return tn_assign(&m->lengths, tn_full_as(TN_SHAPE(w.batch), 0, TN_I64, tn_cpu()));
 }
 
 tn_status tn_lm_set_cache(tn_module *m, int64_t batch, int64_t capacity)
 {
-    tni_lm *lm = tni_lm_of("tn_lm_set_cache", m);
+    static const char f[] = "tn_lm_set_cache";
+    tni_lm *lm = tni_lm_of(f, m);
     tn_tensor *weight = lm ? tni_lm_table(lm) : NULL;
     if (!weight) return tni_pending();
-    if (batch < 0 || (batch && capacity < 1))
-        return tni_error(TN_E_INVALID,
-                         "tn_lm_set_cache: batch %" PRId64 ", capacity %" PRId64
-                         ": want 0 and up, and 1 and up",
-                         batch, capacity);
+    if (batch < 0) return tni_error(TN_E_INVALID, "%s: batch %" PRId64 ": want 0 and up", f, batch);
+    if (batch && capacity < 1)
+        return tni_error(TN_E_INVALID, "%s: capacity %" PRId64 ": want 1 and up", f, capacity);
     tn_status status = TN_OK;
     TN_SCOPE status = cache_of(lm, (wanted){ batch, capacity, tn_dtype_of(weight) });
     if (status == TN_OK) return status;
@@ -233,15 +215,16 @@ static tn_status check_next(const tni_lm *m, const tn_tensor *ids, const tn_tens
         return tni_error(TN_E_STATE,
                          "%s: no cache: want tn_lm_set_cache (entering train mode empties it)", f);
     const int64_t batch = tn_size(m->lengths, 0);
-    const bool fits = tn_rank(ids) == 2 && tn_size(ids, 0) == batch && tn_size(ids, 1) > 0;
-    if (!fits || tn_dtype_of(ids) != TN_I64)
-        return tni_error(TN_E_SHAPE, "%s: ids are %s of %d axes: want i64 [%" PRId64 ", T]", f,
-                         tn_dtype_name(tn_dtype_of(ids)), tn_rank(ids), batch);
-    if (!tn_is_none(lengths) &&
-        (tn_rank(lengths) != 1 || tn_size(lengths, 0) != batch || tn_dtype_of(lengths) != TN_I64))
-        return tni_error(TN_E_SHAPE, "%s: lengths are %s of %d axes: want i64 [%" PRId64 "]", f,
-                         tn_dtype_name(tn_dtype_of(lengths)), tn_rank(lengths), batch);
-    return TN_OK;
+    const tn_shape in = tn_shape_get(ids), by = tn_shape_get(lengths);
+    if (tn_rank(ids) != 2 || tn_size(ids, 0) != batch || tn_size(ids, 1) < 1 ||
+        tn_dtype_of(ids) != TN_I64)
+        return tni_error(TN_E_SHAPE, "%s: ids are %s %s: want i64 [%" PRId64 ", T]", f,
+                         tn_dtype_name(tn_dtype_of(ids)), tni_shape_text(&in), batch);
+    if (tn_is_none(lengths) ||
+        (tn_rank(lengths) == 1 && tn_size(lengths, 0) == batch && tn_dtype_of(lengths) == TN_I64))
+        return TN_OK;
+    return tni_error(TN_E_SHAPE, "%s: lengths are %s %s: want i64 [%" PRId64 "]", f,
+                     tn_dtype_name(tn_dtype_of(lengths)), tni_shape_text(&by), batch);
 }
 
 /* Fills slot: what the cache holds of each text, and how much comes. Nothing has changed yet. */

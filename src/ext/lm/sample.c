@@ -78,45 +78,33 @@ static int64_t split(tni_candidate *t, int64_t low, int64_t high)
     return to;
 }
 
-/* Quickselect: the k-th of the n largest. */
-static float kth_largest(tni_candidate *t, int64_t n, int64_t k)
-{
-    for (int64_t low = 0, high = n, at;;) {
-        if ((at = split(t, low, high)) == k - 1) return t[at].w;
-        if (at < k - 1)
-            low = at + 1;
-        else
-            high = at;
-    }
-}
-
-static void keep_top_k(tni_sampler *s)
-{
-    if (s->o.top_k == 0 || s->o.top_k >= s->n) return;
-    for (int64_t i = 0; i < s->n; i++) s->t[i] = (tni_candidate){ s->x[i], (int32_t)i };
-    const float least = kth_largest(s->t, s->n, s->o.top_k);
-    for (int64_t i = 0; i < s->n; i++)
-        if (s->x[i] < least) s->x[i] = -INFINITY;
-}
-
-/* The last token before which the weights add up to less than `most` > 0, of n >= 1: quickselect by
- * weight. t[0..low) stays, t[high..n) does not, and `above` is what t[0..low) weighs. */
-static tni_candidate last_kept(tni_candidate *t, int64_t n, double most)
+/* The last one before which the weights, or with `counted` the numbers, add up to less than `most`,
+ * of n >= 1: quickselect. t[0..low) stays and weighs `above`, t[high..n) does not. */
+static tni_candidate last_kept(tni_candidate *t, int64_t n, double most, bool counted)
 {
     double above = 0;
     int64_t low = 0, high = n;
     while (low < high) {
         int64_t at = split(t, low, high);
         double sum = above;
-        for (int64_t i = low; i < at; i++) sum += t[i].w;
+        for (int64_t i = low; i < at; i++) sum += counted ? 1 : (double)t[i].w;
         if (sum < most) {
-            above = sum + t[at].w;
+            above = sum + (counted ? 1 : (double)t[at].w);
             low = at + 1;
         } else {
             high = at;
         }
     }
     return t[low - 1];
+}
+
+static void keep_top_k(tni_sampler *s)
+{
+    if (s->o.top_k == 0 || s->o.top_k >= s->n) return;
+    for (int64_t i = 0; i < s->n; i++) s->t[i] = (tni_candidate){ s->x[i], (int32_t)i };
+    const float least = last_kept(s->t, s->n, (double)s->o.top_k, true).w;
+    for (int64_t i = 0; i < s->n; i++)
+        if (s->x[i] < least) s->x[i] = -INFINITY;
 }
 
 static double total(const tni_sampler *s)
@@ -142,7 +130,7 @@ static void keep_top_p(tni_sampler *s)
     int64_t n = 0;
     for (int64_t i = 0; i < s->n; i++)
         if (s->w[i] >= least) s->t[n++] = (tni_candidate){ s->w[i], (int32_t)i };
-    tni_candidate last = last_kept(s->t, n, p * sum);
+    tni_candidate last = last_kept(s->t, n, p * sum, false);
     for (int64_t i = 0; i < s->n; i++)
         if (comes_before(last, (tni_candidate){ s->w[i], (int32_t)i })) drop(s, i);
 }
@@ -174,11 +162,6 @@ double tni_log_sum_exp(const float *x, int64_t n)
     return (double)most + log(sum);
 }
 
-static void weigh(tni_sampler *s, float most)
-{
-    for (int64_t i = 0; i < s->n; i++) s->w[i] = expf(s->x[i] - most);
-}
-
 tn_status tni_sampler_process(tni_sampler *s, const float *logits, int64_t row, tni_history h)
 {
     memcpy(s->x, logits, (size_t)s->n * sizeof *logits);
@@ -195,7 +178,7 @@ tn_status tni_sampler_process(tni_sampler *s, const float *logits, int64_t row, 
                          s->function, row, (double)s->x[best]);
     if (by == 0) return TN_OK;
     keep_top_k(s);
-    weigh(s, s->x[best]);
+    for (int64_t i = 0; i < s->n; i++) s->w[i] = expf(s->x[i] - s->x[best]);
     keep_top_p(s);
     keep_min_p(s);
     return TN_OK;
@@ -269,79 +252,61 @@ void tni_sampler_end(tni_sampler *s)
     s->t = NULL;
 }
 
-typedef struct batch {
-    tni_sampler s;
-    float *logits;    /* [rows, n] */
-    int64_t *history; /* [rows, length] */
-    int64_t rows, length;
-} batch;
-
-/* A tensor's elements in memory of our own; *failed if there is none. */
-static void *elements_of(tn_tensor *t, tn_dtype dtype, bool *failed)
+static tn_status check_rows(const char *f, const tn_tensor *logits, const tn_tensor *history,
+                            int64_t step)
 {
-    size_t size = (size_t)tn_numel(t) * tn_dtype_size(dtype);
-    void *to = *failed || size == 0 ? NULL : tni_alloc(size);
-    *failed |= size && (!to || tn_copy_out(t, to, size, dtype) != TN_OK);
-    return to;
-}
-
-static tn_status batch_begin(batch *b, const char *f, tn_tensor *logits, tn_tensor *history,
-                             int64_t step, const tn_sampling_options *o)
-{
-    *b = (batch){ 0 };
-    bool has = !tn_is_none(history);
     if (tn_is_none(logits) || tn_rank(logits) != 2 || !tn_dtype_is_float(tn_dtype_of(logits)))
         return tni_error(TN_E_SHAPE, "%s: logits: want floats [B, V]", f);
-    if (has && (tn_rank(history) != 2 || tn_size(history, 0) != tn_size(logits, 0) ||
-                tn_dtype_of(history) != TN_I64))
+    if (!tn_is_none(history) &&
+        (tn_rank(history) != 2 || tn_size(history, 0) != tn_size(logits, 0) ||
+         tn_dtype_of(history) != TN_I64))
         return tni_error(TN_E_SHAPE, "%s: history: want i64 [%" PRId64 ", T]", f,
                          tn_size(logits, 0));
-    if (step < 0) return tni_error(TN_E_INVALID, "%s: step %" PRId64 ": want 0 or more", f, step);
-    b->rows = tn_size(logits, 0), b->length = has ? tn_size(history, 1) : 0;
-    tn_status status = tni_sampler_begin(&b->s, f, tn_size(logits, 1), o);
-    bool failed = status != TN_OK;
-    b->logits = elements_of(logits, TN_F32, &failed);
-    if (has) b->history = elements_of(history, TN_I64, &failed);
-    return failed ? tni_pending() : TN_OK;
+    if (step >= 0) return TN_OK;
+    return tni_error(TN_E_INVALID, "%s: step %" PRId64 ": want 0 or more", f, step);
 }
 
-static void batch_end(batch *b)
+/* A copy in the host's memory. */
+static tn_tensor *host_copy(tn_tensor *t, tn_dtype dtype)
 {
-    if (b->logits) tni_free(b->logits, (size_t)(b->rows * b->s.n) * sizeof *b->logits);
-    if (b->history) tni_free(b->history, (size_t)(b->rows * b->length) * sizeof *b->history);
-    tni_sampler_end(&b->s);
+    tn_tensor *copy = tn_empty_as(tn_shape_get(t), dtype, tn_cpu());
+    return copy && tn_copy_(copy, tn_to(t, tn_cpu())) == TN_OK ? copy : NULL;
 }
 
-/* Row i: its choice to ids, or its processed logits in place. Padding is taken out first. */
-static tn_status batch_row(batch *b, int64_t i, int64_t step, int64_t *ids)
+/* The choices [B], or the processed logits [B, V]. Padding is taken out of the history first. */
+static tn_tensor *rows_of(tni_sampler *s, tn_tensor *logits, tn_tensor *history, int64_t step,
+                          bool choose)
 {
-    int64_t *seen = b->history ? b->history + i * b->length : NULL, n = 0;
-    for (int64_t k = 0; k < b->length; k++)
-        if (seen[k] >= 0) seen[n++] = seen[k];
-    float *logits = b->logits + i * b->s.n;
-    tn_status status =
-        tni_sampler_process(&b->s, logits, i, (tni_history){ seen, n, TNI_MIN(step, n) });
-    if (status != TN_OK) return status;
-    if (ids) ids[i] = tni_sampler_choose(&b->s, i, step);
-    if (!ids) memcpy(logits, b->s.x, (size_t)b->s.n * sizeof *logits);
-    return TN_OK;
+    const int64_t rows = tn_size(logits, 0), t = tn_is_none(history) ? 0 : tn_size(history, 1);
+    tn_tensor *x = host_copy(logits, TN_F32), *h = t ? host_copy(history, TN_I64) : TN_NONE;
+    tn_tensor *y = choose ? tn_empty_as(TN_SHAPE(rows), TN_I64, tn_cpu()) : x;
+    if (!x || !h || !y) return NULL;
+    for (int64_t i = 0, n = 0; i < rows; i++, n = 0) {
+        int64_t *seen = t ? (int64_t *)tn_data_mut(h) + i * t : NULL;
+        float *row = (float *)tn_data_mut(x) + i * s->n;
+        for (int64_t k = 0; k < t; k++)
+            if (seen[k] >= 0) seen[n++] = seen[k];
+        const tni_history past = { seen, n, TNI_MIN(step, n) };
+        if (tni_sampler_process(s, row, i, past) != TN_OK) return NULL;
+        if (choose) ((int64_t *)tn_data_mut(y))[i] = tni_sampler_choose(s, i, step);
+        if (!choose) memcpy(row, s->x, (size_t)s->n * sizeof *row);
+    }
+    return tn_to(y, tn_device_of(logits));
 }
 
 static tn_tensor *all_rows(const char *function, tn_tensor *logits, tn_tensor *history,
                            int64_t step, const tn_sampling_options *o, bool choose)
 {
+    tni_sampler s = { 0 };
+    tn_tensor *y = NULL;
     if (!logits) return tni_poisoned(function, "logits");
     if (!history) return tni_poisoned_optional(function, "history");
-    batch b;
-    tn_status status = batch_begin(&b, function, logits, history, step, o);
-    tn_tensor *y = NULL;
-    if (status == TN_OK && choose) y = tn_empty_as(TN_SHAPE(b.rows), TN_I64, tn_cpu());
-    int64_t *ids = y ? tn_data_mut(y) : NULL;
-    if (choose && !ids) status = tni_pending();
-    for (int64_t i = 0; status == TN_OK && i < b.rows; i++) status = batch_row(&b, i, step, ids);
-    if (status == TN_OK && !choose) y = tn_from_floats(b.logits, tn_shape_get(logits));
-    batch_end(&b);
-    return status == TN_OK && y ? tn_to(y, tn_device_of(logits)) : NULL;
+    tn_scope scope = tn_scope_begin();
+    if (check_rows(function, logits, history, step) == TN_OK &&
+        tni_sampler_begin(&s, function, tn_size(logits, 1), o) == TN_OK)
+        TN_NO_GRAD y = rows_of(&s, logits, history, step, choose);
+    tni_sampler_end(&s);
+    return tn_scope_return(scope, y);
 }
 
 tn_tensor *tn_process_logits(tn_tensor *logits, tn_tensor *history, int64_t step,

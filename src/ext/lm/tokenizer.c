@@ -1,7 +1,7 @@
 /* tokenizer.c - the object: its words, its working memory, its files, what stands around a text. */
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "ext/lm/config.h"
 #include "ext/lm/tokenizer.h"
 
 /* ---- words ----------------------------------------------------------------------------------- */
@@ -114,21 +114,6 @@ void tn_tokenizer_free(tn_tokenizer *t)
     tni_free(t, sizeof *t);
 }
 
-typedef char place[4096];
-
-/* tokenizer.json, and tokenizer_config.json beside it. */
-static bool find_files(place file, place config, const char *path)
-{
-    struct stat s;
-    const bool folder = stat(path, &s) == 0 && S_ISDIR(s.st_mode);
-    int n = snprintf(file, sizeof(place), "%s%s", path, folder ? "/tokenizer.json" : "");
-    const char *slash = strrchr(file, '/');
-    int k = snprintf(config, sizeof(place), "%.*stokenizer_config.json",
-                     slash ? (int)(slash - file) + 1 : 0, file);
-    return TNI_MAX(n, k) < (int)sizeof(place) ||
-           tni_false(tni_error(TN_E_INVALID, "tn_tokenizer_load: a path of %d bytes", n));
-}
-
 /* A tokenizer_config.json's "bos_token": "<s>" or {"content": "<s>"}. */
 static int64_t named(const tn_tokenizer *t, const tni_json_node *config, const char *key)
 {
@@ -142,10 +127,7 @@ static bool read_config(tn_tokenizer *t, const char *path)
     tni_bytes file = { 0 };
     tni_json_tree tree = { 0 };
     if (access(path, F_OK) != 0) return true;
-    bool ok = tni_bytes_file(&file, "tn_tokenizer_load", path, TNI_LARGEST) == TN_OK &&
-              tni_json_tree_read(&tree, file.data, file.n);
-    if (tree.problem)
-        tni_file_error(TN_E_FORMAT, "tokenizer", path, "at byte %zu: %s", tree.at, tree.problem);
+    bool ok = tni_lm_tree("tn_tokenizer_load", path, &file, &tree) == TN_OK;
     if (ok) {
         t->bos = named(t, tree.node, "bos_token");
         t->eos = named(t, tree.node, "eos_token");
@@ -156,10 +138,17 @@ static bool read_config(tn_tokenizer *t, const char *path)
     return ok;
 }
 
-static bool load(tn_tokenizer *t, const char *path, const char *config)
+/* tokenizer.json, and tokenizer_config.json beside it. */
+static bool load(tn_tokenizer *t, const char *path)
 {
+    static const char f[] = "tn_tokenizer_load";
+    char inside[4096], config[4096];
     tni_bytes file = { 0 };
-    bool ok = tni_bytes_file(&file, "tn_tokenizer_load", path, TNI_LARGEST) == TN_OK &&
+    if (tni_lm_file(f, &path, "tokenizer.json", inside, sizeof inside) != TN_OK) return false;
+    const char *slash = strrchr(path, '/');
+    snprintf(config, sizeof config, "%.*stokenizer_config.json",
+             slash ? (int)(slash - path) + 1 : 0, path);
+    bool ok = tni_bytes_file(&file, f, path, TNI_LARGEST) == TN_OK &&
               tni_tokenizer_read(t, path, &file) && read_config(t, config);
     tni_bytes_free(&file);
     return ok;
@@ -167,14 +156,12 @@ static bool load(tn_tokenizer *t, const char *path, const char *config)
 
 tn_tokenizer *tn_tokenizer_load(const char *path)
 {
-    place file, config;
-    if (!path) return tni_poisoned("tn_tokenizer_load", "path");
-    tn_tokenizer *t = find_files(file, config, path) ? tni_calloc_n(1, sizeof *t) : NULL;
+    tn_tokenizer *t = tni_calloc_n(1, sizeof *t);
     if (!t) return NULL;
     pthread_mutex_init(&t->lock, NULL);
     t->seed = (uint64_t)(uintptr_t)t * UINT64_C(0x9e3779b97f4a7c15);
     t->bos = t->eos = t->pad = TNI_NO_ID;
-    if (load(t, file, config)) return t;
+    if (load(t, path)) return t;
     tn_tokenizer_free(t);
     return NULL;
 }
@@ -207,9 +194,9 @@ tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *path)
 
 /* ---- text to ids ----------------------------------------------------------------------------- */
 
-static bool add_ids(tn_ids *to, const tn_ids *from)
+static bool add_ids(tn_ids *to, const tn_ids *from, bool bare)
 {
-    for (int64_t i = 0; i < from->n; i++)
+    for (int64_t i = 0; i < from->n && !bare; i++)
         if (!tni_ids_add(to, from->id[i])) return false;
     return true;
 }
@@ -218,16 +205,13 @@ static bool add_ids(tn_ids *to, const tn_ids *from)
 static bool around(const tn_tokenizer *t, const char *text, size_t n, tn_encode_options o,
                    tn_ids *ids)
 {
-    const tn_ids none = { 0 };
-    const tn_ids *before = o.bare ? &none : &t->before, *after = o.bare ? &none : &t->after;
-    if (!add_ids(ids, before)) return false;
-    tni_work *w = tni_work_take(t);
+    tni_work *w = add_ids(ids, &t->before, o.bare) ? tni_work_take(t) : NULL;
     if (!w) return false;
     w->out = ids;
     w->literal = o.literal;
     bool done = tni_text_ids(w, text, n);
     tni_work_give(w);
-    return done && add_ids(ids, after);
+    return done && add_ids(ids, &t->after, o.bare);
 }
 
 tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, int64_t n,

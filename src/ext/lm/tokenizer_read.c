@@ -3,6 +3,7 @@
  *
  * Source: tokenizers, the format that its Tokenizer.save writes.
  */
+#include "ext/lm/config.h"
 #include "ext/lm/tokenizer.h"
 
 typedef struct reading {
@@ -286,6 +287,8 @@ static bool add_part(reading *r, const tni_json_node *template, const char *name
     if (!id) return wrong(r, "the template's \"%.60s\" has no ids", name);
     for (; id; id = tni_json_after(id)) {
         if (id->kind != '0') return wrong(r, "an id of \"%.60s\" is no integer", name);
+        if (id->number >= (int64_t)r->t->n_token || !r->t->token[id->number].there)
+            return wrong(r, "the post-processor's id %" PRId64 " is no token", id->number);
         if (!tni_ids_add(to, id->number)) return false;
     }
     return true;
@@ -322,47 +325,28 @@ static bool read_decoder(reading *r, const tni_json_node *part)
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-/* Whether the ids around a text are tokens. */
-static bool check_around(reading *r, const tn_ids *ids)
-{
-    const tn_tokenizer *t = r->t;
-    for (int64_t i = 0; i < ids->n; i++)
-        if (ids->id[i] >= (int64_t)t->n_token || !t->token[ids->id[i]].there)
-            return wrong(r, "the post-processor's id %" PRId64 " is no token", ids->id[i]);
-    return true;
-}
-
 static bool read_root(reading *r, const tni_json_node *root)
 {
     const tni_json_node *added = tni_json_get(root, "added_tokens");
-    if (root->kind != '{') return wrong(r, "it is no object");
     if (added && added->kind != '[') return wrong(r, "added_tokens is no list");
     return each_part(r, tni_json_get(root, "normalizer"), "normalizers", read_normalizer, 0) &&
            each_part(r, tni_json_get(root, "pre_tokenizer"), "pretokenizers", read_pre_tokenizer,
                      0) &&
-           each_part(r, tni_json_get(root, "post_processor"), "processors", read_post_processor,
-                     0) &&
            each_part(r, tni_json_get(root, "decoder"), "decoders", read_decoder, 0) &&
            read_model(r, tni_json_get(root, "model"), added ? (size_t)added->number : 0) &&
-           read_all_added(r, added) && check_around(r, &r->t->before) &&
-           check_around(r, &r->t->after);
-}
-
-static bool read_text(reading *r, char *text, size_t n)
-{
-    tni_json_tree tree;
-    bool ok = tni_json_tree_read(&tree, text, n);
-    if (tree.problem) wrong(r, "at byte %zu: %s", tree.at, tree.problem);
-    ok = ok && read_root(r, tree.node);
-    tni_json_tree_free(&tree);
-    return ok;
+           read_all_added(r, added) &&
+           each_part(r, tni_json_get(root, "post_processor"), "processors", read_post_processor, 0);
 }
 
 bool tni_tokenizer_read(tn_tokenizer *t, const char *name, tni_bytes *json)
 {
     reading r = { .t = t, .name = name };
+    tni_json_tree tree = { 0 };
     t->n_file = json->n;
     t->file = tni_alloc(json->n);
     if (t->file && json->n) memcpy(t->file, json->data, json->n);
-    return t->file && read_text(&r, json->data, json->n);
+    bool ok = t->file && tni_lm_tree("tokenizer", name, json, &tree) == TN_OK;
+    ok = ok && read_root(&r, tree.node);
+    tni_json_tree_free(&tree);
+    return ok;
 }

@@ -6,6 +6,7 @@
  */
 #include "ext/lm/model.h"
 #include "io/choice.h"
+#include "nn/layers/layer.h"
 
 #include <errno.h>
 #include <sys/stat.h>
@@ -182,6 +183,7 @@ static tn_status save(tni_lm *m, const char *folder)
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < state->n; i++) {
         tn_entry e = state->entry[i];
+        if (e.owner && e.owner->type == &tni_lora_type) continue;
         if (e.tensor == tni_lm_table(m) && strcmp(e.name, "lm_head.weight") == 0) continue;
         if (turned(m, e.name)) e.tensor = tn_contiguous(tn_transpose(e.tensor, 0, 1));
         status = tn_list_add(list, e.name, e.tensor);
@@ -194,15 +196,19 @@ static tn_status save(tni_lm *m, const char *folder)
     return status == TN_OK ? tn_save_tensors(list, &metadata, path) : status;
 }
 
+tn_status tni_lm_folder(const char *function, const char *folder)
+{
+    tn_status status = tni_path_check(function, folder);
+    if (status != TN_OK || mkdir(folder, 0777) == 0 || errno == EEXIST) return status;
+    return tni_file_error(tni_errno(errno), function, folder, "%s", strerror(errno));
+}
+
 tn_status tn_lm_save(tn_module *m, const char *folder)
 {
     tni_lm *lm = tni_lm_of("tn_lm_save", m);
     if (!lm) return tni_pending();
-    tn_status status = tni_path_check("tn_lm_save", folder);
-    if (status != TN_OK) return status;
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-        return tni_file_error(tni_errno(errno), "tn_lm_save", folder, "%s", strerror(errno));
-    TN_SCOPE TN_NO_GRAD status = save(lm, folder);
+    tn_status status = tni_lm_folder("tn_lm_save", folder);
+    TN_SCOPE TN_NO_GRAD if (status == TN_OK) status = save(lm, folder);
     if (status == TN_OK) status = save_ends(lm, folder);
     return status;
 }

@@ -5,6 +5,8 @@
 #ifndef TNI_LAYER_H
 #define TNI_LAYER_H
 
+#include <tenon/lora.h>
+
 #include "nn/module.h"
 
 /* An error naming function and argument unless value >= least. */
@@ -78,6 +80,22 @@ static inline void tni_drops(tn_module *m, const double *p)
 {
     m->state->dropout = (size_t)((const char *)p - (const char *)m);
 }
+
+/* lora.c: an adapter, below its Linear under its name. */
+typedef struct tni_lora {
+    tn_module base;
+    tn_tensor *a, *b, *merged; /* [rank, in]; [out, rank]; W + scale B A, or absent */
+    double scale, alpha, dropout;
+    bool rslora, active;
+    uint64_t merged_of; /* changes with the values of W, A and B, and with W */
+} tni_lora;
+tn_tensor *tni_lora_forward(tn_module *linear, tn_tensor *x, tn_tensor *w, tn_tensor *bias);
+/* tn_lora; fill, if there is one, sets the values before anything is frozen. */
+TNI_SHARED tn_status tni_lora_add(const char *function, tn_module *m, const char *patterns,
+                                  tn_lora_options o, tn_status (*fill)(tn_module *m, void *user),
+                                  void *user);
+bool tni_is_linear(const tn_module *m);
+TNI_SHARED extern const tn_module_type tni_lora_type;
 
 /* The ModuleList of an encoder or decoder; NULL (no message) for any other module. */
 tn_module *tni_encoder_layers(const tn_module *m);

@@ -1,4 +1,4 @@
-/* linear.c - y = x W^T + b */
+/* linear.c - y = x W^T + b, and what adapters add (lora.c) */
 #include "nn/layers/layer.h"
 
 typedef struct linear {
@@ -7,8 +7,14 @@ typedef struct linear {
     int64_t in, out;
 } linear;
 
-TNI_ONE_OP_RESET(tn_linear, "Linear", linear, tni_reset_affine, tn_linear(x, m->weight, m->bias),
-                 "%" PRId64 ", %" PRId64 "%s", m->in, m->out, tni_none(m->bias) ? ", no bias" : "")
+TNI_ONE_OP_RESET(tn_linear, "Linear", linear, tni_reset_affine,
+                 tni_lora_forward(self, x, m->weight, m->bias), "%" PRId64 ", %" PRId64 "%s", m->in,
+                 m->out, tni_none(m->bias) ? ", no bias" : "")
+
+bool tni_is_linear(const tn_module *m)
+{
+    return m->type == &tn_linear_type;
+}
 tn_module *tn_linear_new(int64_t in_features, int64_t out_features, tn_linear_options o)
 {
     if (tni_at_least("tn_linear_new", "in_features", in_features, 1) != TN_OK ||
