@@ -15,6 +15,7 @@ bool tni_is_linear(const tn_module *m)
 {
     return m->type == &tn_linear_type;
 }
+
 tn_module *tn_linear_new(int64_t in_features, int64_t out_features, tn_linear_options o)
 {
     if (tni_at_least("tn_linear_new", "in_features", in_features, 1) != TN_OK ||
