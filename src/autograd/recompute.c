@@ -550,9 +550,8 @@ static void take(tni_node *node, tni_node *from)
 tn_status tni_region_fill(tni_node *node)
 {
     tni_node **at;
-    tn_status status = find(node->region, node->region_index, &at);
-    if (status == TN_OK) status = check_same(node, at ? *at : NULL);
-    if (status != TN_OK) return status;
+    TNI_TRY(find(node->region, node->region_index, &at));
+    TNI_TRY(check_same(node, at ? *at : NULL));
     take(node, *at);
     tni_node_drop(*at);
     *at = NULL;

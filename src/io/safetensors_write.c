@@ -332,15 +332,14 @@ tn_status tni_check_counts(const char *function, const tn_list *list, bool every
 tn_status tni_safetensors_write(const char *function, const char *path, const tn_list *list,
                                 tni_writing o)
 {
-    tn_status status = tni_metadata_check(function, o.metadata);
-    if (status == TN_OK) status = tni_check_counts(function, list, false);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_metadata_check(function, o.metadata));
+    TNI_TRY(tni_check_counts(function, list, false));
     size_t nbytes = (size_t)TNI_MAX(list->n, 1) * sizeof(item);
     item *items = tni_alloc(nbytes);
     if (!items) return tni_pending();
     int n = list->n;
     tni_bytes header = { 0 };
-    status = collect(function, list, items, &o);
+    tn_status status = collect(function, list, items, &o);
     size_t total;
     if (status == TN_OK) status = add_header(&header, function, list, items, &n, &total, &o);
     if (status == TN_OK) status = write_file(function, path, &header, items, n, total, o.checksum);

@@ -196,10 +196,9 @@ static tn_status update(const char *function, const ema *m, tn_module *model)
     averaging a = { .m = m, .n = tn_item(m->n_averaged) };
     tn_tensor *count = m->n_averaged, *next = tn_add_scalar(count, 1);
     if (isnan(a.n) || !next) return tni_pending();
-    tn_status status = pair(function, m, model, false, &a);
-    if (status == TN_OK) status = tni_change_all(function, a.to->n, averaged, &a);
-    if (status != TN_OK) return status;
-    status = tni_put_last(count, next);
+    TNI_TRY(pair(function, m, model, false, &a));
+    TNI_TRY(tni_change_all(function, a.to->n, averaged, &a));
+    tn_status status = tni_put_last(count, next);
     tni_bump_version(count);
     return status;
 }

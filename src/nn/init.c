@@ -224,9 +224,8 @@ static tn_status scaled(const char *function, tn_tensor *t, double gain, int fan
 {
     TNI_HOLD_TRAPS;
     int64_t in = 0, out = 0;
-    tn_status status = check(function, t);
-    if (status == TN_OK) status = tn_init_fans(t, &in, &out);
-    if (status != TN_OK) return status;
+    TNI_TRY(check(function, t));
+    TNI_TRY(tn_init_fans(t, &in, &out));
     if (!isfinite(gain))
         return tni_error(TN_E_INVALID, "%s: gain %g: want a finite number", function, gain);
     double deviation = fan == FAN_BOTH ? gain * sqrt(2.0 / (double)(in + out))
@@ -236,15 +235,13 @@ static tn_status scaled(const char *function, tn_tensor *t, double gain, int fan
     return uniform ? tn_init_uniform(t, -bound, bound) : tn_init_normal(t, 0, deviation);
 }
 
-tn_status tn_init_xavier_uniform(tn_tensor *t, double gain)
-{
-    return scaled("tn_init_xavier_uniform", t, gain, FAN_BOTH, true);
-}
-
-tn_status tn_init_xavier_normal(tn_tensor *t, double gain)
-{
-    return scaled("tn_init_xavier_normal", t, gain, FAN_BOTH, false);
-}
+#define XAVIER(tn_name, uniform)                                                                   \
+    tn_status tn_name(tn_tensor *t, double gain)                                                   \
+    {                                                                                              \
+        return scaled(#tn_name, t, gain, FAN_BOTH, uniform);                                       \
+    }
+XAVIER(tn_init_xavier_uniform, true)
+XAVIER(tn_init_xavier_normal, false)
 
 static tn_status kaiming(const char *function, tn_tensor *t, double slope, bool fan_out,
                          tn_nonlinearity nl, bool uniform)
@@ -257,15 +254,13 @@ static tn_status kaiming(const char *function, tn_tensor *t, double slope, bool 
     return scaled(function, t, gain, fan_out ? FAN_OUT : FAN_IN, uniform);
 }
 
-tn_status tn_init_kaiming_uniform(tn_tensor *t, double slope, bool fan_out, tn_nonlinearity nl)
-{
-    return kaiming("tn_init_kaiming_uniform", t, slope, fan_out, nl, true);
-}
-
-tn_status tn_init_kaiming_normal(tn_tensor *t, double slope, bool fan_out, tn_nonlinearity nl)
-{
-    return kaiming("tn_init_kaiming_normal", t, slope, fan_out, nl, false);
-}
+#define KAIMING(tn_name, uniform)                                                                  \
+    tn_status tn_name(tn_tensor *t, double slope, bool fan_out, tn_nonlinearity nl)                \
+    {                                                                                              \
+        return kaiming(#tn_name, t, slope, fan_out, nl, uniform);                                  \
+    }
+KAIMING(tn_init_kaiming_uniform, true)
+KAIMING(tn_init_kaiming_normal, false)
 
 /* ---- orthogonal ------------------------------------------------------------------------------ */
 

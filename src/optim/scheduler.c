@@ -206,16 +206,11 @@ static double composed_momentum(const tn_scheduler *s, int64_t step)
     return momentum_at(s->child[k], inner);
 }
 
-static const tni_schedule sequential = {
-    .name = "sequential_lr",
-    .rate = composed_rate,
-    .momentum = composed_momentum,
-};
-static const tni_schedule chained = {
-    .name = "chained_lr",
-    .rate = composed_rate,
-    .momentum = composed_momentum,
-};
+#define COMPOSED(text)                                                                             \
+    {                                                                                              \
+        .name = (text), .rate = composed_rate, .momentum = composed_momentum                       \
+    }
+static const tni_schedule sequential = COMPOSED("sequential_lr"), chained = COMPOSED("chained_lr");
 
 tn_scheduler *tni_plateau_of(tn_scheduler *s)
 {

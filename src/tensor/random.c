@@ -163,9 +163,8 @@ static tn_status leave_out_the_end(tn_tensor *t, tn_tensor *mask, double low, do
     const tni_backend *backend = tni_backend_of(t);
     tni_array x = tni_array_of(t), m = tni_array_of(mask);
     high = tni_rounded(high, t->dtype);
-    tn_status status = backend->unary(&(tni_unary){ TNI_U_lt_scalar, .y = m, .x = x, .p = &high });
-    if (status == TN_OK) status = backend->unary(&(tni_unary){ TNI_U_logical_not, .y = m, .x = m });
-    if (status != TN_OK) return status;
+    TNI_TRY(backend->unary(&(tni_unary){ TNI_U_lt_scalar, .y = m, .x = x, .p = &high }));
+    TNI_TRY(backend->unary(&(tni_unary){ TNI_U_logical_not, .y = m, .x = m }));
     return backend->binary(&(tni_binary){ TNI_B_masked_fill, .y = x, .a = x, .b = m, .p = &low });
 }
 

@@ -91,13 +91,13 @@ tn_status tn_lerp_(tn_tensor *x, tn_tensor *b, double weight)
 tn_status tn_masked_fill_(tn_tensor *x, tn_tensor *mask, double value)
 {
     TNI_HOLD_TRAPS;
-    tn_status status = tni_may_write("tn_masked_fill_", x, mask);
-    if (!status && (tni_none(mask) || mask->dtype != TN_BOOL))
-        status = tni_error(TN_E_DTYPE, "tn_masked_fill_: mask %s is %s: want bool", tni_text(mask),
-                           tni_none(mask) ? "absent" : tn_dtype_name(mask->dtype));
     tni_number v;
-    if (!status) status = tni_number_in("tn_masked_fill_", value, x->dtype, &v);
-    return status ? status : change("tn_masked_fill_", TNI_B_masked_fill, x, mask, &v.f);
+    TNI_TRY(tni_may_write(__func__, x, mask));
+    if (tni_none(mask) || mask->dtype != TN_BOOL)
+        return tni_error(TN_E_DTYPE, "%s: mask %s is %s: want bool", __func__, tni_text(mask),
+                         tni_none(mask) ? "absent" : tn_dtype_name(mask->dtype));
+    TNI_TRY(tni_number_in(__func__, value, x->dtype, &v));
+    return change(__func__, TNI_B_masked_fill, x, mask, &v.f);
 }
 
 /* x = function(x, p, q) */
@@ -105,16 +105,14 @@ static tn_status change_alone(const char *function, int kernel, tn_tensor *x, do
 {
     TNI_HOLD_TRAPS;
     bool integral = tni_is_whole(p);
-    tn_status status = tni_may_write(function, x, TN_NONE);
-    if (!status && kernel == TNI_U_clamp)
-        status = tni_check_bounds(function, p, q, x->dtype, &integral);
-    if (!status && !integral) status = fractions_fit(function, x, "the scalar");
-    if (status) return status;
-    tni_array y = tni_array_of(x);
-    status =
-        tni_backend_of(x)->unary(&(tni_unary){ kernel, .y = y, .x = y, .p = (double[]){ p, q } });
-    if (!status) tni_bump_version(x);
-    return status;
+    TNI_TRY(tni_may_write(function, x, TN_NONE));
+    if (kernel == TNI_U_clamp) TNI_TRY(tni_check_bounds(function, p, q, x->dtype, &integral));
+    if (!integral) TNI_TRY(fractions_fit(function, x, "the scalar"));
+    const tni_array y = tni_array_of(x);
+    const tni_unary a = { kernel, .y = y, .x = y, .p = (double[]){ p, q } };
+    TNI_TRY(tni_backend_of(x)->unary(&a));
+    tni_bump_version(x);
+    return TN_OK;
 }
 
 tn_status tn_add_scalar_(tn_tensor *x, double s)
@@ -137,13 +135,12 @@ tn_status tn_clamp_(tn_tensor *x, double low, double high)
 static tn_status fill(const char *function, tn_tensor *x, double value)
 {
     TNI_HOLD_TRAPS;
-    tn_status status = tni_may_write(function, x, TN_NONE);
     tni_number number;
-    if (!status) status = tni_number_in(function, value, x->dtype, &number);
-    if (status) return status;
-    status = tni_backend_of(x)->fill(&(tni_fill){ .y = tni_array_of(x), .value = number });
-    if (!status) tni_bump_rewritten(x);
-    return status;
+    TNI_TRY(tni_may_write(function, x, TN_NONE));
+    TNI_TRY(tni_number_in(function, value, x->dtype, &number));
+    TNI_TRY(tni_backend_of(x)->fill(&(tni_fill){ .y = tni_array_of(x), .value = number }));
+    tni_bump_rewritten(x);
+    return TN_OK;
 }
 
 tn_status tn_fill_(tn_tensor *x, double value)
@@ -159,10 +156,8 @@ tn_status tn_zero_(tn_tensor *x)
 tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
 {
     TNI_HOLD_TRAPS;
-    tn_status status = check("tn_copy_", x, source, true);
-    if (!status && tn_dtype_is_float(source->dtype))
-        status = fractions_fit("tn_copy_", x, "the source");
-    if (status) return status;
+    TNI_TRY(check(__func__, x, source, true));
+    if (tn_dtype_is_float(source->dtype)) TNI_TRY(fractions_fit(__func__, x, "the source"));
     if (tn_same_storage(x, source) && same_geometry(x, source)) return TN_OK;
     tn_scope scope = tn_scope_begin();
     TN_NO_GRAD
@@ -172,13 +167,10 @@ tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
         else if (tn_same_storage(x, source))
             source = tn_clone(source);
     }
-    if (source) {
-        status = tni_backend_of(x)->copy(
-            &(tni_copy){ .y = tni_array_of(x), .x = tni_array_expand(source, &x->shape) });
-        if (!status) tni_bump_rewritten(x);
-    } else {
-        status = tni_pending();
-    }
+    tni_copy a = { .y = tni_array_of(x) };
+    if (source) a.x = tni_array_expand(source, &x->shape);
+    tn_status status = source ? tni_backend_of(x)->copy(&a) : tni_pending();
+    if (!status) tni_bump_rewritten(x);
     tn_scope_end(scope);
     return status;
 }
@@ -188,19 +180,19 @@ tn_status tn_copy_in(tn_tensor *t, const void *data, size_t nbytes, tn_dtype dty
     TNI_HOLD_TRAPS;
     if (tni_absent(t) || (!data && nbytes))
         return tni_poison(__func__, t && !tni_none(t) ? "data" : "t");
-    tn_status status;
-    if ((status = tni_bytes_fit(__func__, t, nbytes, dtype)) != TN_OK || nbytes == 0) return status;
+    TNI_TRY(tni_bytes_fit(__func__, t, nbytes, dtype));
+    if (nbytes == 0) return TN_OK;
     if (tn_dtype_is_float(dtype) && !tn_dtype_is_float(t->dtype))
         return tni_error(TN_E_DTYPE,
                          "tn_copy_in: %s data into %s of %s: want no float cut to an integer",
                          tn_dtype_name(dtype), tni_text(t), tn_dtype_name(t->dtype));
-    if ((status = tni_may_write(__func__, t, TN_NONE)) != TN_OK) return status;
+    TNI_TRY(tni_may_write(__func__, t, TN_NONE));
     if (tni_host_refused(__func__, "takes values from the host",
                          "them as an input of tn_capture_run"))
         return TN_E_STATE;
-    status = tni_write_host(t, data, nbytes, dtype);
-    if (status == TN_OK) tni_bump_rewritten(t);
-    return status;
+    TNI_TRY(tni_write_host(t, data, nbytes, dtype));
+    tni_bump_rewritten(t);
+    return TN_OK;
 }
 
 /* ---- random values --------------------------------------------------------------------------- */

@@ -45,9 +45,8 @@ static tn_status triangle_forward(tni_call *c)
     tni_array from = rows;
     from.data = (char *)vector.data + (m - 1);
     from.stride[0] = -1;
-    tn_status status = blocked(c, m, &vector);
-    if (!status) status = backend->copy(&(tni_copy){ .y = rows, .x = from });
-    if (status) return status;
+    TNI_TRY(blocked(c, m, &vector));
+    TNI_TRY(backend->copy(&(tni_copy){ .y = rows, .x = from }));
     return backend->binary(
         &(tni_binary){ TNI_B_masked_fill, .y = tni_array_of(c->out[0]), .a = tni_array_of(x),
                        .b = tni_array_expand(mask, &x->shape), .p = (double[]){ 0 } });

@@ -23,9 +23,8 @@ static tn_status shape_of_three(tni_call *c)
     const char *what = chooses ? "condition" : "weight";
     tni_spec *y = &c->out_spec[0];
     tn_shape both;
-    tn_status status = chooses ? wanted_bool(c, what, third) : TN_OK;
-    if (!status) status = tni_broadcast_inputs(c, chooses, chooses + 1, &both);
-    if (status) return status;
+    TNI_TRY(chooses ? wanted_bool(c, what, third) : TN_OK);
+    TNI_TRY(tni_broadcast_inputs(c, chooses, chooses + 1, &both));
     if (!tni_broadcast(&third->shape, &both, &y->shape))
         return tni_op_error(c, TN_E_SHAPE, "%s %s, choices %s: do not broadcast", what,
                             tni_text(third), tni_shape_text(&both));

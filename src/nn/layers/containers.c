@@ -117,9 +117,8 @@ static tn_status check(const char *function, const tn_module *m)
 
 tn_status tn_module_append_tensor(tn_module *list, tn_tensor *t)
 {
-    tn_status status = check("tn_module_append_tensor", list);
-    if (status == TN_OK && !t) status = tni_poison("tn_module_append_tensor", "t");
-    if (status != TN_OK) return status;
+    TNI_TRY(check("tn_module_append_tensor", list));
+    if (!t) return tni_poison("tn_module_append_tensor", "t");
     char name[16];
     next_name(list, list->state->n, name);
     if (list->type == &types[PARAMETER_LIST]) return tn_register_parameter(list, name, NULL, t);

@@ -208,11 +208,10 @@ static const tn_module_type types[2][3] = { { TYPE("RNNCell"), TYPE("GRUCell"), 
 static tn_status check_options(const char *function, int kind, bool cell, int64_t in,
                                int64_t hidden, const tn_recurrent_options *o)
 {
-    tn_status status = tni_at_least(function, "input_size", in, 1);
-    if (status == TN_OK) status = tni_at_least(function, "hidden_size", hidden, 1);
-    if (status == TN_OK) status = tni_at_least(function, "layers", o->layers, 0);
-    if (status == TN_OK) status = tni_probability(function, o->dropout);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_at_least(function, "input_size", in, 1));
+    TNI_TRY(tni_at_least(function, "hidden_size", hidden, 1));
+    TNI_TRY(tni_at_least(function, "layers", o->layers, 0));
+    TNI_TRY(tni_probability(function, o->dropout));
     if (cell && (o->layers || o->dropout > 0 || o->bidirectional || o->sequence_first))
         return tni_error(TN_E_INVALID,
                          "%s: layers, dropout, bidirectional or sequence_first: a cell is one step "

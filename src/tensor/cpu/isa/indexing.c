@@ -37,8 +37,7 @@ tn_status K(tni_gather)(const tni_gather *a)
 {
     gather_job job = { .a = a };
     tni_array x = a->x;
-    tn_status status = tni_check_index(&a->index, a->x.size[a->axis]);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_check_index(&a->index, a->x.size[a->axis]));
     x.stride[a->axis] = 0;
     tni_walk_init(&job.walk, 3, (const tni_array *const[]){ &a->y, &a->index, &x });
     return tni_parallel_args(job.walk.numel, 8192, gather_elements, &job);

@@ -172,9 +172,8 @@ static void columns_forward(void *context, int64_t begin, int64_t end)
 tn_status K(tni_cross_entropy)(const tni_cross_entropy *a)
 {
     int64_t n = a->x.size[0];
-    tn_status status = row_check_classes("tn_cross_entropy", a->target.data, n * a->x.size[2],
-                                         a->x.size[1], a->ignore, a->first);
-    if (status != TN_OK) return status;
+    TNI_TRY(row_check_classes("tn_cross_entropy", a->target.data, n * a->x.size[2], a->x.size[1],
+                              a->ignore, a->first));
     ce_job job = ce_job_of(&a->x, &a->target, &a->weight, a->smoothing, a->ignore);
     job.row_loss = a->row_loss.data;
     job.row_weight = a->row_weight.data;
@@ -260,9 +259,8 @@ static void columns_backward(void *context, int64_t begin, int64_t end)
 tn_status K(tni_cross_entropy_grad)(const tni_cross_entropy_grad *a)
 {
     int64_t n = a->x.size[0];
-    tn_status status = row_check_classes("tn_cross_entropy", a->target.data, n * a->x.size[2],
-                                         a->x.size[1], a->ignore, 0);
-    if (status != TN_OK) return status;
+    TNI_TRY(row_check_classes("tn_cross_entropy", a->target.data, n * a->x.size[2], a->x.size[1],
+                              a->ignore, 0));
     ce_job job = ce_job_of(&a->x, &a->target, &a->weight, a->smoothing, a->ignore);
     job.dx = a->dx.data;
     job.dx_row = a->dx.stride[0];
