@@ -127,6 +127,11 @@ const tni_graphs *tni_graphs_for(tn_device device)
     return device.type == TN_CUDA && tn_cuda_available() ? cuda->graphs : NULL;
 }
 
+const tni_transfers *tni_transfers_for(tn_device device)
+{
+    return device.type == TN_CUDA && tn_cuda_available() ? cuda->transfers : NULL;
+}
+
 /* ---- what only GPUs have --------------------------------------------------------------------- */
 
 int tn_cuda_device_count(void)

@@ -13,9 +13,23 @@
 
 /* ---- making and freeing ---------------------------------------------------------------------- */
 
+/* Drops what was sent to the GPU; its memory is freed behind the copies. */
+static void drop_sent(tn_loader *l)
+{
+    for (int k = 0; k < l->n_out && l->way; k++) {
+        if (l->way[k]) tni_disregard(l->transfers->arrive(l->way[k]));
+        tn_drop(l->sent[k]);
+        l->way[k] = NULL;
+        l->sent[k] = NULL;
+    }
+}
+
 void tn_loader_free(tn_loader *l)
 {
     if (!l) return;
+    drop_sent(l);
+    if (l->sent) tni_free(l->sent, (size_t)l->n_out * sizeof *l->sent);
+    if (l->way) tni_free(l->way, (size_t)l->n_out * sizeof *l->way);
     tni_batches_free(l);
     tni_sampler_free(&l->sampler);
     for (int k = 0; k < TNI_LOADER_TENSORS; k++) tn_drop(l->tensor[k]);
@@ -111,14 +125,25 @@ static tn_status keep_tensor(tn_loader *l, int k, tn_tensor *t)
     return l->tensor[k] ? TN_OK : tni_pending();
 }
 
+static tn_status make_device(tn_loader *l)
+{
+    if (!tni_backend_for(l->o.device)) return tni_pending();
+    l->transfers = tni_transfers_for(l->o.device);
+    if (!l->transfers) return TN_OK;
+    l->sent = tni_calloc_n((size_t)l->n_out, sizeof *l->sent);
+    l->way = l->sent ? tni_calloc_n((size_t)l->n_out, sizeof *l->way) : NULL;
+    return l->way ? TN_OK : TN_E_NOMEM;
+}
+
 /* What is the same for tensors and a user's data; frees l on failure. */
 static tn_loader *complete(const char *f, tn_loader *l, const tn_dataset *d, tn_loader_options o)
 {
     TNI_HOLD_TRAPS;
     if (o.batch_size == 0) o.batch_size = 1;
     if (o.parts == 0) o.parts = 1;
-    if (o.ahead == 0) o.ahead = o.workers ? 2 : 1;
-    if (o.prefetch && o.workers == 0) o.workers = 1;
+    const bool moves = o.device.type != TN_CPU;
+    if (o.ahead == 0) o.ahead = o.workers || moves ? 2 : 1;
+    if ((o.prefetch || moves) && o.workers == 0) o.workers = 1;
     tn_status status = TN_OK;
     tn_tensor **given[] = { &o.samples, &o.weights, &o.classes };
     static const char *const names[] = { "samples", "weights", "classes" };
@@ -136,6 +161,7 @@ static tn_loader *complete(const char *f, tn_loader *l, const tn_dataset *d, tn_
     l->rows = l->sampler.draws;
     if (status == TN_OK) status = check_sizes(f, l->rows, &o);
     if (status == TN_OK) l->batches = batches_of(l->rows, &o);
+    if (status == TN_OK) status = make_device(l);
     if (status == TN_OK) status = tni_batches_make(l);
     if (status == TN_OK) return l;
     tn_loader_free(l);
@@ -204,12 +230,61 @@ static tn_status tensors_of(const tn_loader *l, const tni_batch *b, tn_tensor **
     return TN_OK;
 }
 
-static tn_status hand_out(const tn_loader *l, const tni_batch *b, tn_tensor **out)
+/* Starts the copies of a batch to the GPU. */
+static tn_status send(tn_loader *l, const tni_batch *b)
+{
+    tn_scope scope = tn_scope_begin();
+    drop_sent(l);
+    tn_status status;
+    TN_NO_GRAD status = tensors_of(l, b, l->sent);
+    for (int k = 0; k < l->n_out; k++) {
+        const tn_tensor *from = l->sent[k];
+        tn_tensor *to = status == TN_OK ? tn_empty_as(from->shape, from->dtype, l->o.device) : NULL;
+        l->sent[k] = tn_keep(to);
+        if (status == TN_OK)
+            status = to ? l->transfers->send(tni_data(to), tni_data(from), tni_bytes_of(from),
+                                             &l->way[k])
+                        : tni_pending();
+    }
+    tn_scope_end(scope);
+    if (status != TN_OK) drop_sent(l);
+    l->sent_epoch = b->epoch;
+    l->sent_position = b->position;
+    return status;
+}
+
+/* What the GPU is given from here on comes after the copies. */
+static tn_status hand_out_sent(tn_loader *l, const tni_batch *b, tn_tensor **out)
+{
+    tn_status status = TN_OK;
+    if (!l->sent[0] || l->sent_epoch != b->epoch || l->sent_position != b->position)
+        status = send(l, b);
+    for (int k = 0; k < l->n_out && status == TN_OK; k++) {
+        status = l->transfers->arrive(l->way[k]);
+        if (status == TN_OK) l->way[k] = NULL;
+        out[k] = l->sent[k];
+    }
+    return status;
+}
+
+static tn_status hand_out(tn_loader *l, const tni_batch *b, tn_tensor **out)
 {
     tn_status status = TN_OK;
     tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD status = tensors_of(l, b, out);
-    return tni_scope_hand_over(scope, NULL, status, l->n_out, out);
+    TN_NO_GRAD status = l->transfers ? hand_out_sent(l, b, out) : tensors_of(l, b, out);
+    status = tni_scope_hand_over(scope, NULL, status, l->n_out, out);
+    if (l->transfers && status == TN_OK) drop_sent(l);
+    return status;
+}
+
+/* Sends the next batch, if it is made. What fails is the next call's error, if it does again. */
+static void look_ahead(tn_loader *l)
+{
+    const tni_batch *b = l->transfers ? tni_batches_made(l) : NULL;
+    tni_saved_error error;
+    tni_error_save(&error);
+    if (b) tni_disregard(send(l, b));
+    tni_error_restore(&error);
 }
 
 static int end_of_epoch(tn_loader *l)
@@ -228,6 +303,7 @@ int tn_loader_next(tn_loader *l, tn_tensor **out, int n)
     if (n != l->n_out)
         return tni_minus_one(tni_error(
             TN_E_INVALID, "%s: room for %d tensors: want %d, the loader's", f, n, l->n_out));
+    if (tni_host_refused(f, "takes a batch", "it as an input of tn_capture_run")) return -1;
     if (l->position >= l->batches) return end_of_epoch(l);
     const size_t guarded = tni_scope_guard();
     const tni_batch *b = tni_batches_get(l);
@@ -242,6 +318,7 @@ int tn_loader_next(tn_loader *l, tn_tensor **out, int n)
     }
     tni_batches_next(l);
     l->position++;
+    look_ahead(l);
     return 1;
 }
 
@@ -268,6 +345,7 @@ tn_status tn_loader_set_batch_size(tn_loader *l, int64_t batch_size)
         return tni_error(TN_E_STATE, "%s: batch %" PRId64 " of an epoch: want its beginning", f,
                          l->position);
     tni_batches_settle(l);
+    drop_sent(l);
     l->o = o;
     l->batches = batches_of(l->rows, &o);
     return TN_OK;
@@ -331,6 +409,7 @@ tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
 void tni_loader_set(tn_loader *l, const tni_loader_state *state)
 {
     tni_batches_settle(l); /* they may be of another seed */
+    drop_sent(l);
     l->sampler.epoch = -1;
     l->o.seed = (uint64_t)state->seed;
     l->epoch = state->epoch;
