@@ -58,7 +58,7 @@ struct item {
 static std::deque<item> queue;
 static bool flushing;
 static std::map<char *, size_t> blocks, pinned;   /* device and page-locked memory: start, size */
-static std::map<char *, long long> born; /* of device memory: recorded_so_far() */
+static std::map<char *, long long> born;          /* of device memory: recorded_so_far() */
 static std::map<const void *, size_t> attributes; /* kernel: dynamic shared memory it asked for */
 static cuda_host_pool pool = { 0, 0, 0, 0, 0 };
 static cuda_host_pool other = { 0, 0, 0, 0,

@@ -3,10 +3,10 @@
  * reads later: the same bits as copies that are waited for, in steps that are called and captured;
  * the shim's streams run what has to wait as late as they may, so an order that is not kept shows.
  *
- * Seen to fail: in transfers.cu the first stream that does not wait in arrive() (stale batches), the
- * second one that does not wait in send() (the shim: a copy before its memory was taken), a block
- * given out while its copy reads it, collect() that does not wait (the number before); in loader.c a
- * batch left from before another seed.
+ * Seen to fail: in transfers.cu the first stream that does not wait in arrive() (stale batches),
+ * the second one that does not wait in send() (the shim: a copy before its memory was taken), a
+ * block given out while its copy reads it, collect() that does not wait (the number before); in
+ * loader.c a batch left from before another seed.
  */
 #include "../shim.h"
 #include "models.h"
@@ -146,7 +146,7 @@ START_TEST(a_failure_when_it_is_due)
 }
 END_TEST
 
-/* ---- checkpoints: another seed at the same place ----------------------------------------------- */
+/* ---- checkpoints: another seed at the same place --------------------------------------------- */
 
 START_TEST(another_seed)
 {
@@ -275,7 +275,7 @@ START_TEST(not_in_a_captured_step)
 }
 END_TEST
 
-/* ---- numbers that are read later --------------------------------------------------------------- */
+/* ---- numbers that are read later ------------------------------------------------------------- */
 
 START_TEST(numbers_later)
 {

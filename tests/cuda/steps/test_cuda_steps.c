@@ -37,7 +37,7 @@ typedef struct job {
 
 enum { STEPS = 7, BATCH = 12, WIDE = 6, CLASSES = 5 };
 
-/* ---- optimizers: every one that is a formula, and one of one's own ----------------------------- */
+/* ---- optimizers: every formula, and one of one's own ------------------------------------------ */
 
 /* A rate that falls by itself, and another decay: what prepare puts into a step. */
 static void own_prepare(tn_optim_numbers *o)
@@ -99,7 +99,7 @@ static tn_scheduler *schedule_of(int i, tn_optim *opt)
     }
 }
 
-/* ---- the model: statistics, a counter and masks ------------------------------------------------ */
+/* ---- the model: statistics, a counter and masks ---------------------------------------------- */
 
 static tn_module *model_new(bool matrices)
 {
@@ -387,11 +387,38 @@ START_TEST(optimizers)
 }
 END_TEST
 
+/* A profile of steps that run a capture: their ops are not there to be seen. */
+typedef struct profiled {
+    job *j;
+    tn_capture *c;
+    int i;
+} profiled;
+static tn_status run_once(void *user)
+{
+    profiled *p = user;
+    return one_step(p->j, p->c, p->i++) ? TN_OK : tn_error_status();
+}
+
+START_TEST(a_profile)
+{
+    job j = job_new(&rows[0]);
+    profiled p = { &j, tn_capture_new(step, &j, tn_cuda(0)), 0 };
+    for (int i = 0; i < 3; i++) assert_ok(run_once(&p));
+    assert_fails(tn_profile(run_once, &p, (tn_profile_options){ .steps = 1 }), TN_E_STATE,
+                 "tn_profile and traces look at every op");
+    assert_ok(run_once(&p));
+    p.c = (tn_capture_free(p.c), NULL);
+    assert_ok(tn_profile(run_once, &p, (tn_profile_options){ .steps = 1 })); /* as calls */
+    job_free(&j);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("cuda_steps");
     TCase *t = test_case(suite, "steps");
     tcase_add_loop_test(t, table, 0, (int)(sizeof rows / sizeof *rows));
     tcase_add_loop_test(t, optimizers, 0, OPTIMIZERS);
+    tcase_add_test(t, a_profile);
     return suite;
 }
