@@ -73,24 +73,14 @@ TN_API tn_tensor *tn_capture_run(tn_capture *c, int n, tn_tensor *const *inputs)
  *  valid. NULL is ignored. */
 TN_API void tn_capture_free(tn_capture *c);
 
-/* ---- numbers that are read later ------------------------------------------------------------- */
-
-/**
- * A number on its way from a GPU: tn_item waits for all that the device was given, this for the
- * work before tn_later_new alone. So a loss is printed while the next step runs:
- *
- *     tn_later *last = NULL;
- *     ...
- *         tn_later *now = tn_later_new(tn_capture_run(c, 2, batch));
- *         printf("%g\n", tn_later_take(last));             - of the step before; at first nan
- *         last = now;
- */
+/** A number on its way from a GPU. tn_item waits for all that the device was given, this only for
+ *  what came before tn_later_new: so a loss is printed while the next step runs (docs/gpu.md). */
 typedef struct tn_later tn_later;
-/** Begins to copy t, one element, as it is now. Owner: yours, tn_later_take. Errors: NULL: more than
- *  one element; in a captured step. */
+/** Begins to read t, one element, as it is now. Owner: yours, tn_later_take. Errors: NULL: t has
+ *  more elements; in a captured step. */
 TN_API tn_later *tn_later_new(const tn_tensor *t);
-/** Waits for the copy, frees it, and returns the number. NULL: NaN, without an error. Errors: NaN:
- *  those of tn_item, a bad index in a step that was run until then, too. */
+/** Waits for the number, frees later, and returns it. NULL: NaN, without an error. Errors: NaN:
+ *  those of tn_item. */
 TN_API double tn_later_take(tn_later *later);
 
 TN_END_C_

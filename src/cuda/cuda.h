@@ -159,7 +159,6 @@ tn_status tni_cuda_memory_trim(void);
 tn_status tni_cuda_allow_tf32(bool allow);
 tn_status tni_cuda_use(int index);
 tn_status tni_cuda_stream_for(void **stream);
-extern const tni_transfers tni_cuda_transfers; /* transfers.cu */
 int tni_cuda_device(void); /* the process's GPU; the first, if none was asked for */
 
 /* module.cu: whether GPU `index` can be used, found out without creating anything on it. */

@@ -86,7 +86,6 @@ static void fill_table()
     table.graphs = &tni_cuda_graphs;
     table.use = tni_cuda_use;
     table.stream = tni_cuda_stream_for;
-    table.transfers = &tni_cuda_transfers;
 
     SLOT(alloc)
     SLOT(free)

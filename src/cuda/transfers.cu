@@ -131,7 +131,7 @@ static tn_status copy_beside(tni_transfer *t, void *device, size_t nbytes)
     return status;
 }
 
-static tn_status send(void *device, const void *host, size_t nbytes, tni_transfer **way)
+tn_status tni_cuda_send(void *device, const void *host, size_t nbytes, tni_transfer **way)
 {
     *way = nullptr;
     if (nbytes == 0) return TN_OK;
@@ -151,7 +151,7 @@ static tn_status send(void *device, const void *host, size_t nbytes, tni_transfe
 }
 
 /* If the stream cannot be told to wait, the host does. */
-static tn_status arrive(tni_transfer *way)
+tn_status tni_cuda_arrive(tni_transfer *way)
 {
     if (!way) return TN_OK;
     std::lock_guard<std::mutex> hold(moving);
@@ -164,7 +164,7 @@ static tn_status arrive(tni_transfer *way)
 /* ---- from the device ------------------------------------------------------------------------- */
 
 /* The fault word comes along: the number may be that of a step that met a bad index. */
-static tn_status fetch(const void *device, size_t nbytes, tni_transfer **way)
+tn_status tni_cuda_fetch(const void *device, size_t nbytes, tni_transfer **way)
 {
     *way = nullptr;
     if (tn_status failed = begin("a value is read", "it read after tn_capture_run");
@@ -187,7 +187,7 @@ static tn_status fetch(const void *device, size_t nbytes, tni_transfer **way)
     return status;
 }
 
-static tn_status collect(tni_transfer *way, void *host, size_t nbytes)
+tn_status tni_cuda_collect(tni_transfer *way, void *host, size_t nbytes)
 {
     tni_cuda_fault fault = {};
     {
@@ -199,5 +199,3 @@ static tn_status collect(tni_transfer *way, void *host, size_t nbytes)
     }
     return fault.set ? tni_cuda_synchronize() : TN_OK; /* which gives the message, once */
 }
-
-const tni_transfers tni_cuda_transfers = { send, arrive, fetch, collect };

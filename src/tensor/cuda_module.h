@@ -16,18 +16,6 @@ extern "C" {
 /* If these are equal, both sides were built from the same source. */
 #define TNI_BUILD_ID TN_VERSION " kernels-9"
 
-/* Copies that the host does not wait for. host is read at once; *way is NULL where nothing is sent.
- * send comes after, and beside, all that the device was given so far; what it is given after
- * arrive, which may be called again if it fails, comes after the copy. collect waits for one fetch
- * alone; it ends the transfer even if it fails. */
-typedef struct tni_transfer tni_transfer;
-typedef struct tni_transfers {
-    tn_status (*send)(void *device, const void *host, size_t nbytes, tni_transfer **way);
-    tn_status (*arrive)(tni_transfer *way);
-    tn_status (*fetch)(const void *device, size_t nbytes, tni_transfer **way);
-    tn_status (*collect)(tni_transfer *way, void *host, size_t nbytes);
-} tni_transfers;
-
 /* The kernels, and GPU-only functions, named as in tensor.h. */
 typedef struct tni_cuda_module {
     tni_backend backend;
@@ -37,13 +25,12 @@ typedef struct tni_cuda_module {
     void (*memory_reset_peak)(void);
     tn_status (*memory_trim)(void);
     tn_status (*allow_tf32)(bool allow);
-    const struct tni_graphs *graphs; /* graphs.h: a training step captured and run again */
+    const struct tni_graphs *graphs; /* graphs.h: captured steps, copies beside them */
     /* The process computes on this GPU from now on; an error when it does on another one. */
     tn_status (*use)(int index);
     /* The stream that all work is ordered in (a cudaStream_t), for libraries that wait for it; not
      * inside a captured step. */
     tn_status (*stream)(void **stream);
-    const tni_transfers *transfers;
 } tni_cuda_module;
 
 /* The table, or NULL with the reason in why (size bytes). */
@@ -52,7 +39,6 @@ typedef const tni_cuda_module *(*tni_cuda_open)(const tni_host *host, const char
 
 /* backend.c: the stream of the process's GPU, by that function. */
 tn_status tni_cuda_stream_of(tn_device device, void **stream);
-const tni_transfers *tni_transfers_for(tn_device device); /* NULL: a CPU */
 /* Whether the module was opened, or is known to be missing. */
 bool tni_cuda_asked(void);
 

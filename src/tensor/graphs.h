@@ -1,5 +1,5 @@
 /*
- * graphs.h - capturing a training step once and replaying it: the CUDA module's interface for it.
+ * graphs.h - a training step captured once and replayed, and copies beside it: the CUDA module's.
  *
  * Between begin and end nothing runs: the calling thread's kernels and copies go into a graph.
  * Memory allocated meanwhile comes from the graph's arena, which lives until the graph is freed and
@@ -22,6 +22,7 @@ typedef struct tni_graph_size {
 } tni_graph_size;
 
 typedef struct tni_graph tni_graph;
+struct tni_transfer;
 
 typedef struct tni_graphs {
     void (*measure_begin)(tni_graph_size *size);
@@ -38,6 +39,13 @@ typedef struct tni_graphs {
     /* One run. seed, offset: of the default generator now. If it fails, nothing has run. */
     tn_status (*launch)(tni_graph *graph, uint64_t seed, uint64_t offset);
     void (*free)(tni_graph *graph); /* waits for the device; NULL is ignored */
+    /* Copies that nobody waits for. send reads host at once, and copies beside what the device is
+     * given, after what it was given; that given after arrive comes after the copy. It may be
+     * called again if it fails; NULL is ignored. collect waits for one fetch alone, and ends it. */
+    tn_status (*send)(void *device, const void *host, size_t nbytes, struct tni_transfer **way);
+    tn_status (*arrive)(struct tni_transfer *way);
+    tn_status (*fetch)(const void *device, size_t nbytes, struct tni_transfer **way);
+    tn_status (*collect)(struct tni_transfer *way, void *host, size_t nbytes);
 } tni_graphs;
 
 #ifdef __cplusplus

@@ -282,15 +282,6 @@ void tni_batches_next(tn_loader *l)
     close_batch(l, b);
 }
 
-const tni_batch *tni_batches_made(tn_loader *l)
-{
-    const tni_batch *b = &l->batch[l->begin % l->n_batches];
-    pthread_mutex_lock(&l->lock);
-    const bool made = l->begin < l->end && b->done == b->n && b->failed == b->n && b->made == b->n;
-    pthread_mutex_unlock(&l->lock);
-    return made ? b : NULL;
-}
-
 /* Opens batches up to the end of the ring, each after the one before. */
 static tn_status open_batches(tn_loader *l)
 {

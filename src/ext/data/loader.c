@@ -13,14 +13,13 @@
 
 /* ---- making and freeing ---------------------------------------------------------------------- */
 
-/* Drops what was sent to the GPU; its memory is freed behind the copies. */
+/* Drops what was sent to a GPU; its memory is freed behind the copies. */
 static void drop_sent(tn_loader *l)
 {
-    for (int k = 0; k < l->n_out && l->way; k++) {
-        if (l->way[k]) tni_disregard(l->transfers->arrive(l->way[k]));
+    for (int k = 0; l->sent && k < l->n_out; k++) {
+        tni_disregard(l->graphs->arrive(l->way[k]));
         tn_drop(l->sent[k]);
-        l->way[k] = NULL;
-        l->sent[k] = NULL;
+        l->sent[k] = NULL, l->way[k] = NULL;
     }
 }
 
@@ -28,8 +27,7 @@ void tn_loader_free(tn_loader *l)
 {
     if (!l) return;
     drop_sent(l);
-    if (l->sent) tni_free(l->sent, (size_t)l->n_out * sizeof *l->sent);
-    if (l->way) tni_free(l->way, (size_t)l->n_out * sizeof *l->way);
+    if (l->sent) tni_free(l->sent, 2 * (size_t)l->n_out * sizeof *l->sent);
     tni_batches_free(l);
     tni_sampler_free(&l->sampler);
     for (int k = 0; k < TNI_LOADER_TENSORS; k++) tn_drop(l->tensor[k]);
@@ -125,16 +123,6 @@ static tn_status keep_tensor(tn_loader *l, int k, tn_tensor *t)
     return l->tensor[k] ? TN_OK : tni_pending();
 }
 
-static tn_status make_device(tn_loader *l)
-{
-    if (!tni_backend_for(l->o.device)) return tni_pending();
-    l->transfers = tni_transfers_for(l->o.device);
-    if (!l->transfers) return TN_OK;
-    l->sent = tni_calloc_n((size_t)l->n_out, sizeof *l->sent);
-    l->way = l->sent ? tni_calloc_n((size_t)l->n_out, sizeof *l->way) : NULL;
-    return l->way ? TN_OK : TN_E_NOMEM;
-}
-
 /* What is the same for tensors and a user's data; frees l on failure. */
 static tn_loader *complete(const char *f, tn_loader *l, const tn_dataset *d, tn_loader_options o)
 {
@@ -161,7 +149,11 @@ static tn_loader *complete(const char *f, tn_loader *l, const tn_dataset *d, tn_
     l->rows = l->sampler.draws;
     if (status == TN_OK) status = check_sizes(f, l->rows, &o);
     if (status == TN_OK) l->batches = batches_of(l->rows, &o);
-    if (status == TN_OK) status = make_device(l);
+    if (status == TN_OK && !tni_backend_for(o.device)) status = tni_pending();
+    if (status == TN_OK) l->graphs = tni_graphs_for(o.device);
+    if (l->graphs) l->sent = tni_calloc_n(2 * (size_t)l->n_out, sizeof *l->sent);
+    if (l->sent) l->way = (struct tni_transfer **)(void *)(l->sent + l->n_out);
+    if (l->graphs && !l->sent) status = TN_E_NOMEM;
     if (status == TN_OK) status = tni_batches_make(l);
     if (status == TN_OK) return l;
     tn_loader_free(l);
@@ -233,37 +225,29 @@ static tn_status tensors_of(const tn_loader *l, const tni_batch *b, tn_tensor **
 /* Starts the copies of a batch to the GPU. */
 static tn_status send(tn_loader *l, const tni_batch *b)
 {
-    tn_scope scope = tn_scope_begin();
     drop_sent(l);
-    tn_status status;
-    TN_NO_GRAD status = tensors_of(l, b, l->sent);
+    tn_status status = tensors_of(l, b, l->sent);
     for (int k = 0; k < l->n_out; k++) {
         const tn_tensor *from = l->sent[k];
         tn_tensor *to = status == TN_OK ? tn_empty_as(from->shape, from->dtype, l->o.device) : NULL;
         l->sent[k] = tn_keep(to);
-        if (status == TN_OK)
-            status = to ? l->transfers->send(tni_data(to), tni_data(from), tni_bytes_of(from),
-                                             &l->way[k])
-                        : tni_pending();
+        if (status != TN_OK || !to) continue;
+        status = l->graphs->send(tni_data(to), tni_data(from), tni_bytes_of(from), &l->way[k]);
     }
-    tn_scope_end(scope);
+    if (status == TN_OK && !l->sent[l->n_out - 1]) status = tni_pending();
     if (status != TN_OK) drop_sent(l);
-    l->sent_epoch = b->epoch;
-    l->sent_position = b->position;
+    l->sent_epoch = b->epoch, l->sent_position = b->position;
     return status;
 }
 
 /* What the GPU is given from here on comes after the copies. */
-static tn_status hand_out_sent(tn_loader *l, const tni_batch *b, tn_tensor **out)
+static tn_status arrive(tn_loader *l, const tni_batch *b, tn_tensor **out)
 {
     tn_status status = TN_OK;
     if (!l->sent[0] || l->sent_epoch != b->epoch || l->sent_position != b->position)
         status = send(l, b);
-    for (int k = 0; k < l->n_out && status == TN_OK; k++) {
-        status = l->transfers->arrive(l->way[k]);
-        if (status == TN_OK) l->way[k] = NULL;
-        out[k] = l->sent[k];
-    }
+    for (int k = 0; k < l->n_out && status == TN_OK; k++)
+        if ((status = l->graphs->arrive(l->way[k])) == TN_OK) l->way[k] = NULL, out[k] = l->sent[k];
     return status;
 }
 
@@ -271,19 +255,22 @@ static tn_status hand_out(tn_loader *l, const tni_batch *b, tn_tensor **out)
 {
     tn_status status = TN_OK;
     tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD status = l->transfers ? hand_out_sent(l, b, out) : tensors_of(l, b, out);
+    TN_NO_GRAD status = l->graphs ? arrive(l, b, out) : tensors_of(l, b, out);
     status = tni_scope_hand_over(scope, NULL, status, l->n_out, out);
-    if (l->transfers && status == TN_OK) drop_sent(l);
+    if (status == TN_OK) drop_sent(l);
     return status;
 }
 
 /* Sends the next batch, if it is made. What fails is the next call's error, if it does again. */
 static void look_ahead(tn_loader *l)
 {
-    const tni_batch *b = l->transfers ? tni_batches_made(l) : NULL;
+    const tni_batch *b = &l->batch[l->begin % l->n_batches];
     tni_saved_error error;
+    pthread_mutex_lock(&l->lock);
+    const bool made = l->begin < l->end && b->done == b->n && b->failed == b->n && b->made == b->n;
+    pthread_mutex_unlock(&l->lock);
     tni_error_save(&error);
-    if (b) tni_disregard(send(l, b));
+    if (made) TN_SCOPE TN_NO_GRAD tni_disregard(send(l, b));
     tni_error_restore(&error);
 }
 
@@ -318,7 +305,7 @@ int tn_loader_next(tn_loader *l, tn_tensor **out, int n)
     }
     tni_batches_next(l);
     l->position++;
-    look_ahead(l);
+    if (l->graphs) look_ahead(l);
     return 1;
 }
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "io/file.h"
-#include "tensor/cuda_module.h"
+#include "tensor/graphs.h"
 
 #define TNI_LOADER_TENSORS 4
 
@@ -88,11 +88,10 @@ struct tn_loader {
     int64_t stream_epoch, stream_at; /* the stream's next sample: of the thread that is busy */
     bool stream_over;
 
-    /* On a GPU: the batch that is there or on its way, which the ring may still have. */
-    const tni_transfers *transfers; /* NULL: batches stay on the CPU */
+    const tni_graphs *graphs;  /* of the device; NULL: batches stay on the CPU */
+    tn_tensor **sent;          /* the next batch there, n_out, one reference each; NULL: none */
+    struct tni_transfer **way; /* n_out: it is not there yet. In the block of sent */
     int64_t sent_epoch, sent_position;
-    tn_tensor **sent;   /* n_out: one reference each; NULL: none */
-    tni_transfer **way; /* n_out; NULL: it is there */
 };
 
 tn_status tni_batches_make(tn_loader *l);
@@ -101,8 +100,6 @@ void tni_batches_free(tn_loader *l);
 void tni_batches_settle(tn_loader *l);
 /* The batch at the loader's position, made. NULL: a failure. */
 const tni_batch *tni_batches_get(tn_loader *l);
-/* The first one if it is made already, whole and without a failure; else NULL. */
-const tni_batch *tni_batches_made(tn_loader *l);
 /* Drops the first one. */
 void tni_batches_next(tn_loader *l);
 

@@ -300,7 +300,7 @@ START_TEST(numbers_later)
         ck_assert_double_eq(tn_later_take(tn_later_new(x)), i);
     }
     assert_null(tn_later_new(tn_full_as(TN_SHAPE(2), 0, TN_F32, device)), TN_E_SHAPE,
-                "tn_later_new: [2] has 2 elements: want one");
+                "tn_later_new: [2]: want one element");
     assert_null(tn_later_new(NULL), TN_E_INVALID, "t is NULL");
 }
 END_TEST

@@ -37,7 +37,7 @@ typedef struct job {
 
 enum { STEPS = 7, BATCH = 12, WIDE = 6, CLASSES = 5 };
 
-/* ---- optimizers: every formula, and one of one's own ------------------------------------------ */
+/* ---- optimizers: every formula, and one of one's own ----------------------------------------- */
 
 /* A rate that falls by itself, and another decay: what prepare puts into a step. */
 static void own_prepare(tn_optim_numbers *o)
