@@ -23,6 +23,9 @@ struct tni_transfer {
     size_t size;
     cudaEvent_t done; /* behind the last copy */
     bool taken;
+    const void *host; /* what was sent ahead; NULL: nothing */
+    void *device;     /* where it is; NULL: nowhere */
+    size_t nbytes;
     tni_transfer *next;
 };
 
@@ -131,34 +134,55 @@ static tn_status copy_beside(tni_transfer *t, void *device, size_t nbytes)
     return status;
 }
 
-tn_status tni_cuda_send(void *device, const void *host, size_t nbytes, tni_transfer **way)
+/* Frees what was sent ahead, in the order of the first stream: behind the copy. In a capture that
+ * waits until the next use. */
+static void forget(tni_transfer *t)
 {
-    *way = nullptr;
-    if (nbytes == 0) return TN_OK;
-    if (tn_status failed = begin("a batch is sent", "it as an input of tn_capture_run");
-        failed != TN_OK)
-        return failed;
-    std::lock_guard<std::mutex> hold(moving);
-    tni_transfer *t;
-    if (tn_status failed = take(nbytes, &t); failed != TN_OK) return failed;
-    std::memcpy(t->memory, host, nbytes);
-    tn_status status = copy_beside(t, device, nbytes);
-    if (status == TN_OK)
-        *way = t;
-    else
-        t->taken = false;
-    return status;
+    t->host = nullptr;
+    if (tni_cuda_capturing() || !t->device) return;
+    if (cudaStreamWaitEvent(tni_cuda_stream, t->done, 0) != cudaSuccess) wait_for(t);
+    tni_cuda_return(t->device);
+    t->device = nullptr;
+    t->taken = false;
 }
 
-/* If the stream cannot be told to wait, the host does. */
-tn_status tni_cuda_arrive(tni_transfer *way)
+void tni_cuda_ahead(const void *host, size_t nbytes)
 {
-    if (!way) return TN_OK;
+    if (nbytes == 0 || begin("a batch is sent", "it as an input of tn_capture_run") != TN_OK)
+        return;
     std::lock_guard<std::mutex> hold(moving);
-    tn_status status = TN_OK;
-    if (cudaStreamWaitEvent(tni_cuda_stream, way->done, 0) != cudaSuccess) status = wait_for(way);
-    way->taken = status != TN_OK;
-    return status;
+    for (tni_transfer *t = all; t; t = t->next)
+        if (t->device && (!t->host || t->host == host)) forget(t);
+    tni_transfer *t;
+    if (take(nbytes, &t) != TN_OK) return;
+    t->taken = false;
+    if (tni_cuda_borrow(nbytes, &t->device) != TN_OK) return;
+    std::memcpy(t->memory, host, nbytes);
+    t->taken = true;
+    t->nbytes = nbytes;
+    if (copy_beside(t, t->device, nbytes) == TN_OK)
+        t->host = host;
+    else
+        forget(t);
+}
+
+void tni_cuda_forget(const void *host)
+{
+    std::lock_guard<std::mutex> hold(moving);
+    for (tni_transfer *t = all; t; t = t->next)
+        if (host && t->host == host) forget(t);
+}
+
+/* If the first stream cannot be told to wait, there is the ordinary upload. */
+bool tni_cuda_was_ahead(void *device, const void *host, size_t nbytes)
+{
+    std::lock_guard<std::mutex> hold(moving);
+    for (tni_transfer *t = all; t; t = t->next)
+        if (t->host == host && t->nbytes == nbytes)
+            return cudaStreamWaitEvent(tni_cuda_stream, t->done, 0) == cudaSuccess &&
+                   cudaMemcpyAsync(device, t->device, nbytes, cudaMemcpyDeviceToDevice,
+                                   tni_cuda_stream) == cudaSuccess;
+    return false;
 }
 
 /* ---- from the device ------------------------------------------------------------------------- */

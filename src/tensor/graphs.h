@@ -26,8 +26,7 @@ struct tni_transfer;
 
 typedef struct tni_graphs {
     void (*measure_begin)(tni_graph_size *size);
-    /* the sizes since measure_begin; zeros on failure */
-    void (*measure_end)(tni_graph_size *size);
+    void (*measure_end)(tni_graph_size *size); /* the sizes since then; zeros on failure */
     /* offset: of the default generator's counter. TN_E_STATE if a graph is being captured already.
      * A failed begin changes nothing. */
     tn_status (*begin)(const tni_graph_size *size, uint64_t offset, tni_graph **graph);
@@ -39,11 +38,10 @@ typedef struct tni_graphs {
     /* One run. seed, offset: of the default generator now. If it fails, nothing has run. */
     tn_status (*launch)(tni_graph *graph, uint64_t seed, uint64_t offset);
     void (*free)(tni_graph *graph); /* waits for the device; NULL is ignored */
-    /* Copies that nobody waits for. send reads host at once, and copies beside what the device is
-     * given, after what it was given; that given after arrive comes after the copy. It may be
-     * called again if it fails; NULL is ignored. collect waits for one fetch alone, and ends it. */
-    tn_status (*send)(void *device, const void *host, size_t nbytes, struct tni_transfer **way);
-    tn_status (*arrive)(struct tni_transfer *way);
+    /* Begins to upload this memory beside what the device is given: until forget, an upload of it
+     * finds it there. What fails is only not there. fetch: collect waits for it alone, and ends it. */
+    void (*ahead)(const void *host, size_t nbytes);
+    void (*forget)(const void *host);
     tn_status (*fetch)(const void *device, size_t nbytes, struct tni_transfer **way);
     tn_status (*collect)(struct tni_transfer *way, void *host, size_t nbytes);
 } tni_graphs;

@@ -13,21 +13,9 @@
 
 /* ---- making and freeing ---------------------------------------------------------------------- */
 
-/* Drops what was sent to a GPU; its memory is freed behind the copies. */
-static void drop_sent(tn_loader *l)
-{
-    for (int k = 0; l->sent && k < l->n_out; k++) {
-        tni_disregard(l->graphs->arrive(l->way[k]));
-        tn_drop(l->sent[k]);
-        l->sent[k] = NULL, l->way[k] = NULL;
-    }
-}
-
 void tn_loader_free(tn_loader *l)
 {
     if (!l) return;
-    drop_sent(l);
-    if (l->sent) tni_free(l->sent, 2 * (size_t)l->n_out * sizeof *l->sent);
     tni_batches_free(l);
     tni_sampler_free(&l->sampler);
     for (int k = 0; k < TNI_LOADER_TENSORS; k++) tn_drop(l->tensor[k]);
@@ -151,9 +139,6 @@ static tn_loader *complete(const char *f, tn_loader *l, const tn_dataset *d, tn_
     if (status == TN_OK) l->batches = batches_of(l->rows, &o);
     if (status == TN_OK && !tni_backend_for(o.device)) status = tni_pending();
     if (status == TN_OK) l->graphs = tni_graphs_for(o.device);
-    if (l->graphs) l->sent = tni_calloc_n(2 * (size_t)l->n_out, sizeof *l->sent);
-    if (l->sent) l->way = (struct tni_transfer **)(void *)(l->sent + l->n_out);
-    if (l->graphs && !l->sent) status = TN_E_NOMEM;
     if (status == TN_OK) status = tni_batches_make(l);
     if (status == TN_OK) return l;
     tn_loader_free(l);
@@ -222,55 +207,32 @@ static tn_status tensors_of(const tn_loader *l, const tni_batch *b, tn_tensor **
     return TN_OK;
 }
 
-/* Starts the copies of a batch to the GPU. */
-static tn_status send(tn_loader *l, const tni_batch *b)
-{
-    drop_sent(l);
-    tn_status status = tensors_of(l, b, l->sent);
-    for (int k = 0; k < l->n_out; k++) {
-        const tn_tensor *from = l->sent[k];
-        tn_tensor *to = status == TN_OK ? tn_empty_as(from->shape, from->dtype, l->o.device) : NULL;
-        l->sent[k] = tn_keep(to);
-        if (status != TN_OK || !to) continue;
-        status = l->graphs->send(tni_data(to), tni_data(from), tni_bytes_of(from), &l->way[k]);
-    }
-    if (status == TN_OK && !l->sent[l->n_out - 1]) status = tni_pending();
-    if (status != TN_OK) drop_sent(l);
-    l->sent_epoch = b->epoch, l->sent_position = b->position;
-    return status;
-}
-
-/* What the GPU is given from here on comes after the copies. */
-static tn_status arrive(tn_loader *l, const tni_batch *b, tn_tensor **out)
-{
-    tn_status status = TN_OK;
-    if (!l->sent[0] || l->sent_epoch != b->epoch || l->sent_position != b->position)
-        status = send(l, b);
-    for (int k = 0; k < l->n_out && status == TN_OK; k++)
-        if ((status = l->graphs->arrive(l->way[k])) == TN_OK) l->way[k] = NULL, out[k] = l->sent[k];
-    return status;
-}
-
-static tn_status hand_out(tn_loader *l, const tni_batch *b, tn_tensor **out)
+static tn_status hand_out(const tn_loader *l, const tni_batch *b, tn_tensor **out)
 {
     tn_status status = TN_OK;
     tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD status = l->graphs ? arrive(l, b, out) : tensors_of(l, b, out);
-    status = tni_scope_hand_over(scope, NULL, status, l->n_out, out);
-    if (status == TN_OK) drop_sent(l);
-    return status;
+    TN_NO_GRAD
+    {
+        status = tensors_of(l, b, out);
+        for (int k = 0; k < l->n_out && l->graphs && status == TN_OK; k++)
+            if (!(out[k] = tn_to(out[k], l->o.device))) status = tni_pending();
+    }
+    return tni_scope_hand_over(scope, NULL, status, l->n_out, out);
 }
 
-/* Sends the next batch, if it is made. What fails is the next call's error, if it does again. */
+/* Sends the next batch to the GPU, if it is made. What fails is the next call's error, if it does
+ * again. */
 static void look_ahead(tn_loader *l)
 {
     const tni_batch *b = &l->batch[l->begin % l->n_batches];
     tni_saved_error error;
+    tni_error_save(&error);
     pthread_mutex_lock(&l->lock);
     const bool made = l->begin < l->end && b->done == b->n && b->failed == b->n && b->made == b->n;
     pthread_mutex_unlock(&l->lock);
-    tni_error_save(&error);
-    if (made) TN_SCOPE TN_NO_GRAD tni_disregard(send(l, b));
+    for (int k = 0; made && k < l->data->n_fields; k++)
+        if (!l->data->fields[k].varies)
+            l->graphs->ahead(tni_data(b->field[k]), tni_bytes_of(b->field[k]));
     tni_error_restore(&error);
 }
 
@@ -332,7 +294,6 @@ tn_status tn_loader_set_batch_size(tn_loader *l, int64_t batch_size)
         return tni_error(TN_E_STATE, "%s: batch %" PRId64 " of an epoch: want its beginning", f,
                          l->position);
     tni_batches_settle(l);
-    drop_sent(l);
     l->o = o;
     l->batches = batches_of(l->rows, &o);
     return TN_OK;
@@ -396,7 +357,6 @@ tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
 void tni_loader_set(tn_loader *l, const tni_loader_state *state)
 {
     tni_batches_settle(l); /* they may be of another seed */
-    drop_sent(l);
     l->sampler.epoch = -1;
     l->o.seed = (uint64_t)state->seed;
     l->epoch = state->epoch;

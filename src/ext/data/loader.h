@@ -87,11 +87,7 @@ struct tn_loader {
     bool stopping;
     int64_t stream_epoch, stream_at; /* the stream's next sample: of the thread that is busy */
     bool stream_over;
-
-    const tni_graphs *graphs;  /* of the device; NULL: batches stay on the CPU */
-    tn_tensor **sent;          /* the next batch there, n_out, one reference each; NULL: none */
-    struct tni_transfer **way; /* n_out: it is not there yet. In the block of sent */
-    int64_t sent_epoch, sent_position;
+    const tni_graphs *graphs; /* of the device; NULL: batches stay on the CPU */
 };
 
 tn_status tni_batches_make(tn_loader *l);
