@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # The benchmarks on a GPU, called and captured, beside PyTorch, eager and compiled, within a time limit; Markdown at the end.
-# usage: bench/gpu.sh [--minutes N] [--rounds N] [--batch N] [--tiny] OUT.md [SET...]
+# usage: bench/gpu.sh [--minutes N] [--rounds N] [--keep] [--batch N] [--tiny] OUT.md [SET...]
 #
 # sets, by default all in this order: gpt2_bf16 gpt2_tf32 ops_bf16 ops_tf32 small_bf16 small_tf32
 #       medium_bf16 medium_tf32 cnn_bf16 cnn_tf32 large_bf16 large_tf32 mlp_tf32 ops_f32 gpt2_f32 small_f32
 #       (large: the CNN with 2,048 images a step)
 # --minutes   30 by default: what has no time left is named and left out; the most wanted comes first
 # --rounds    3: the two sides take turns so many times, and the table shows medians
+# --keep      every side is one process for all rounds: torch.compile compiles once; all are in the GPU's memory at once
 # --batch     of GPT-2; without it the largest that both sides train is looked for, which takes a minute
 # --tiny      the smallest sizes, PyTorch on the CPU: shows that all of it runs; its times mean nothing
 # environment: BUILD (release build with the CUDA module, default build), PYTHON (default python3: without torch
@@ -16,19 +17,20 @@
 set -uo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 usage() {
-    sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
 }
 refuse() { # MESSAGE
     echo "gpu.sh: $1 (see --help)" >&2
     exit 2
 }
-minutes=30 rounds=3 given='' tiny=
+minutes=30 rounds=3 given='' tiny= keep=
 while [ $# -gt 0 ]; do
     case $1 in
     --minutes | --rounds | --batch) [[ ${2-} =~ ^[1-9][0-9]*$ ]] || refuse "$1 needs a number" ;;&
     --minutes) minutes=$2 && shift 2 ;;
     --rounds) rounds=$2 && shift 2 ;;
     --batch) given=$2 && shift 2 ;;
+    --keep) keep=yes && shift ;;
     --tiny) tiny=yes && shift ;;
     -h | --help) usage && exit ;;
     -*) refuse "unknown option $1" ;;
@@ -111,7 +113,17 @@ batch_of() { # PRECISION
 
 # Both sides, turn about; the initial weights are written once.
 rounds_of() { # SECONDS PROGRAM TWIN MODES ARG...
-    local round mode weights=$scratch/weights
+    local round mode weights=$scratch/weights sides
+    if [ -n "$keep" ]; then
+        sides=("$build/$2" "${ours[@]}" "${@:5}" --weights "$weights" --- "$build/$2" "${ours[@]}" "${@:5}" --capture)
+        for mode in '' $4; do
+            [ -z "$torch" ] || sides+=(--- "$python" "$here/$3" "${theirs[@]}" "${@:5}" --weights "$weights"
+                ${mode:+--compile "$mode"})
+        done
+        time_for "$1" "$2 ${*:5}" && run "$python" "$here/turns.py" "$rounds" "${sides[@]}"
+        rm -f "$weights"
+        return
+    fi
     for round in $(seq "$rounds"); do
         time_for "$1" "$2 ${*:5}, round $round" || return
         run "$build/$2" "${ours[@]}" "${@:5}" --weights "$weights" || return
@@ -135,7 +147,7 @@ for set in "$@"; do
     gpt2_*)
         time_for 60 "$set" || continue
         batch_of "$precision" || continue
-        rounds_of 90 bench_gpt torch_gpt.py default --config $gpt2 --batch "$batch" --precision "$precision" \
+        rounds_of 90 bench_gpt torch_gpt.py "default${keep:+ reduce-overhead}" --config $gpt2 --batch "$batch" --precision "$precision" \
             --steps 30 --warmup 10 "${steps[@]}"
         ;;
     small_*) rounds_of 30 bench_gpt torch_gpt.py 'default reduce-overhead' --config $small \

@@ -1,24 +1,13 @@
 /**
- * tenon/capture.h - a training step captured once and run again, as a CUDA graph.
+ * tenon/capture.h - a training step captured once and run again, as a CUDA graph; late numbers.
  *
  * A step is many small kernels; on a GPU, launching them one by one can take longer than running
  * them. A capture launches them all at once. Put forward, backward and the optimizer's step into
  * one function of the batch, and call it through the capture:
  *
- *     static tn_tensor *step(void *user, int n, tn_tensor *const *in)
- *     {
- *         run *r = user;
- *         tn_tensor *loss = tn_cross_entropy(tn_forward(r->model, in[0]), in[1]);
- *         tn_status status = tn_optim_zero_grad(r->opt);
- *         if (status == TN_OK) status = tn_backward(loss);
- *         if (status == TN_OK) status = tn_optim_step(r->opt);
- *         return status == TN_OK ? loss : NULL;
- *     }
- *
  *     tn_capture *c = tn_capture_new(step, &r, tn_cuda(0));
  *     loss = tn_capture_run(c, 2, (tn_tensor *[]){ x, y });       - in place of step(&r, 2, ...)
- *     TN_CHECK(tn_scheduler_step(schedule));                      - between the runs, as are
- *                                                                 tn_item(loss), EMA
+ *     TN_CHECK(tn_scheduler_step(schedule));           - between the runs, as tn_item(loss), EMA
  *
  * On the CPU every run calls the function. On a GPU the first run calls it, the second captures the
  * step and runs it, and all later runs replay what was captured: your function is not called again.
@@ -72,6 +61,16 @@ TN_API tn_tensor *tn_capture_run(tn_capture *c, int n, tn_tensor *const *inputs)
 /** Waits for the device, then frees the capture. Gradients and results that are still held stay
  *  valid. NULL is ignored. */
 TN_API void tn_capture_free(tn_capture *c);
+
+/** A number on its way from a GPU. tn_item waits for all that the device was given, this only for
+ *  what came before tn_later_new: so a loss is printed while the next step runs. */
+typedef struct tn_later tn_later;
+/** Begins to read t, one element, as it is now. Owner: yours, tn_later_take. Errors: NULL:
+ *  t has more elements; in a captured step. */
+TN_API tn_later *tn_later_new(const tn_tensor *t);
+/** Waits for the number, frees later, and returns it. NULL: NaN, without an error. Errors: NaN:
+ *  those of tn_item. */
+TN_API double tn_later_take(tn_later *later);
 
 TN_END_C_
 #endif

@@ -166,6 +166,9 @@ typedef struct tn_loader_options {
      * class of n, the first k samples of an epoch of N have k n / N where that is a whole number */
     tn_tensor *classes;
     double pad; /* fills up a field that varies to the longest of its batch */
+    /* where batches come. On a GPU: prefetch, two ahead, and the next one is copied there while you
+     * train on this one, by a stream of its own */
+    tn_device device;
 } tn_loader_options;
 /**
  * A loader of a data set, as tn_loader_new's is of tensors: batch k is [rows, sizes of field k].

@@ -363,5 +363,8 @@ static tn_status launch(tni_graph *g, uint64_t seed, uint64_t offset)
     return TN_CUDA(cudaGraphLaunch(g->exec, tni_cuda_stream));
 }
 
-const tni_graphs tni_cuda_graphs = { measure_begin, measure_end, begin,     end,
-                                     refresh_optim, launch,      free_graph };
+const tni_graphs tni_cuda_graphs = {
+    measure_begin,   measure_end,    begin,           end,
+    refresh_optim,   launch,         free_graph,      tni_cuda_ahead,
+    tni_cuda_forget, tni_cuda_fetch, tni_cuda_collect
+};

@@ -49,6 +49,13 @@ void tni_cuda_optim_refresh(void *section, const tni_optim_tensor *tensors, int 
 /* optim.cu: bytes of optimizers' numbers so far. */
 uint64_t tni_cuda_optim_bytes(void);
 
+/* transfers.cu: of tni_graphs; whether an upload was done by a copy that was made ahead. */
+void tni_cuda_ahead(const void *host, size_t nbytes);
+void tni_cuda_forget(const void *host);
+bool tni_cuda_was_ahead(void *device, const void *host, size_t nbytes);
+tn_status tni_cuda_fetch(const void *device, size_t nbytes, tni_transfer **way);
+tn_status tni_cuda_collect(tni_transfer *way, void *host, size_t nbytes);
+
 /* device.cu: makes stream, pool and libraries. */
 tn_status tni_cuda_ready(void);
 

@@ -525,6 +525,7 @@ tn_status tni_cuda_upload(void *device, const void *host, size_t nbytes)
             tni_cuda_not_captured("data comes from the host", "it as an input of tn_capture_run");
         failed != TN_OK)
         return failed;
+    if (tni_cuda_was_ahead(device, host, nbytes)) return TN_OK;
     std::lock_guard<std::mutex> hold(uploading);
     if (tn_status failed = make_staging(); failed != TN_OK) return failed;
     while (nbytes > 0) {

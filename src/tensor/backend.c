@@ -15,7 +15,7 @@ static char why[512];
 static atomic_bool asked; /* for a CUDA device: cuda and why stay as they are */
 
 static pthread_mutex_t tf32_lock = PTHREAD_MUTEX_INITIALIZER;
-static bool tf32; /* cuBLAS's last setting, or its first one before a device was asked for */
+static atomic_bool tf32; /* cuBLAS's last setting, or its first one before a device was asked for */
 
 tn_device tn_cpu(void)
 {
@@ -103,18 +103,14 @@ bool tn_cuda_available(void)
     return cuda != NULL;
 }
 
-static const tni_backend *cuda_backend_for(tn_device device)
+const tni_backend *tni_backend_for(tn_device device)
 {
+    if (device.type == TN_CPU) return tni_cpu_backend();
     if (!tn_cuda_available())
         return tni_fail(TN_E_DEVICE,
                         "device cuda:%d: %s: want tn_cpu(), or tn_cuda_available() asked first",
                         device.index, tn_cuda_why());
     return cuda->use(device.index) == TN_OK ? &cuda->backend : NULL;
-}
-
-const tni_backend *tni_backend_for(tn_device device)
-{
-    return device.type == TN_CPU ? tni_cpu_backend() : cuda_backend_for(device);
 }
 
 tn_status tni_cuda_stream_of(tn_device device, void **stream)
@@ -177,8 +173,5 @@ tn_status tn_set_tf32(bool allow)
 
 bool tn_tf32(void)
 {
-    pthread_mutex_lock(&tf32_lock);
-    bool allowed = tf32;
-    pthread_mutex_unlock(&tf32_lock);
-    return allowed && tn_cuda_available();
+    return atomic_load(&tf32) && tn_cuda_available();
 }

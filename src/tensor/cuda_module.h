@@ -14,7 +14,7 @@ extern "C" {
 #define TNI_CUDA_FILE "libtenon-cuda.so"
 #define TNI_CUDA_SYMBOL "tenon_cuda_open"
 /* If these are equal, both sides were built from the same source. */
-#define TNI_BUILD_ID TN_VERSION " kernels-8"
+#define TNI_BUILD_ID TN_VERSION " kernels-10"
 
 /* The kernels, and GPU-only functions, named as in tensor.h. */
 typedef struct tni_cuda_module {
@@ -25,7 +25,7 @@ typedef struct tni_cuda_module {
     void (*memory_reset_peak)(void);
     tn_status (*memory_trim)(void);
     tn_status (*allow_tf32)(bool allow);
-    const struct tni_graphs *graphs; /* graphs.h: a training step captured and run again */
+    const struct tni_graphs *graphs; /* graphs.h: captured steps, copies beside them */
     /* The process computes on this GPU from now on; an error when it does on another one. */
     tn_status (*use)(int index);
     /* The stream that all work is ordered in (a cudaStream_t), for libraries that wait for it; not

@@ -986,6 +986,7 @@ ANY(loader, tn_loader, loader,
     tn_loader_new((tn_tensor *[]){ make_tensor(w, TN_SHAPE(5, 2), TN_F32, PLAIN) }, 1,
                   (tn_loader_options){ .batch_size = 2, .shuffle = true }))
 ANY(capture, tn_capture, capture, tn_capture_new(steps[0], w, tn_cpu()))
+ANY(later, tn_later, later, tn_later_new(tn_scalar(1)))
 ANY(trace, tn_trace, trace, tn_trace_begin((tn_trace_options){ 0 }))
 DRAW(traces)
 {

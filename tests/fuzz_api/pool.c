@@ -288,6 +288,7 @@ void pool_result(world *w)
     case G_generator: PUT(w, generator, FEW, r.generator, tn_generator_free); break;
     case G_loader: PUT(w, loader, FEW, r.loader, tn_loader_free); break;
     case G_capture: PUT(w, capture, FEW, r.capture, tn_capture_free); break;
+    case G_later: PUT(w, later, FEW, r.later, tn_later_take); break;
     case G_trace: PUT(w, trace, FEW, r.trace, tn_trace_free); break;
     case G_tensorboard: PUT(w, tensorboard, FEW, r.tensorboard, tn_tensorboard_free); break;
     case G_corpus: PUT(w, corpus, FEW, r.corpus, tn_text_free); break;
@@ -349,6 +350,7 @@ void end_sequence(world *w)
     forget_lists(w, 0);
     DROP_ALL(trace, FEW, tn_trace_free)
     DROP_ALL(capture, FEW, tn_capture_free)
+    DROP_ALL(later, FEW, tn_later_take)
     DROP_ALL(loader, FEW, tn_loader_free)
     DROP_ALL(scheduler, FEW, tn_scheduler_free)
     DROP_ALL(scaler, FEW, tn_scaler_free)

@@ -13,6 +13,7 @@
 #define GIVE_default_generator w->result.generator =
 #define GIVE_loader w->result.loader =
 #define GIVE_capture w->result.capture =
+#define GIVE_later w->result.later =
 #define GIVE_trace w->result.trace =
 #define GIVE_tensorboard w->result.tensorboard =
 #define GIVE_corpus w->result.corpus =

@@ -48,6 +48,7 @@ typedef enum gives {
     G_generator,
     G_loader,
     G_capture,
+    G_later,
     G_trace,
     G_tensorboard,
     G_corpus,
@@ -76,6 +77,7 @@ typedef union result {
     tn_generator *generator;
     tn_loader *loader;
     tn_capture *capture;
+    tn_later *later;
     tn_trace *trace;
     tn_tensorboard *tensorboard;
     tn_text *corpus;
@@ -148,6 +150,7 @@ struct world {
     tn_generator *generator[FEW];
     tn_loader *loader[FEW];
     tn_capture *capture[FEW];
+    tn_later *later[FEW];
     tn_trace *trace[FEW];
     tn_tensorboard *tensorboard[FEW];
     tn_text *corpus[FEW];

@@ -186,7 +186,8 @@ awk 'BEGIN { print "a,b,kind"; for (i = 0; i < 20; i++) print i ",," (i % 2 ? "o
 # The captured step, here on the CPU.
 {
     echo '#include <tenon/tenon.h>'
-    block_with tn_capture_run gpu.md
+    block_with tn_capture_new gpu.md
+    block_with tn_later_take gpu.md
     cat <<'END'
 int main(void)
 {
@@ -199,6 +200,9 @@ int main(void)
     tn_tensor *x = tn_randn(TN_SHAPE(6, 4)), *y = tn_randint(0, 3, TN_SHAPE(6));
     double first = train(c, &r, x, y), last = first;
     for (int i = 0; i < 50; i++) last = train(c, &r, x, y);
+    tn_loader *loader = tn_loader_new((tn_tensor *[]){ x, y }, 2, (tn_loader_options){ .batch_size = 6 });
+    epoch(c, loader);
+    tn_loader_free(loader);
     printf("captured: %g, %g\n", first, last);
     tn_capture_free(c), tn_scheduler_free(r.schedule), tn_optim_free(r.opt), tn_module_drop(r.model);
     tn_scope_end(scope);

@@ -62,7 +62,9 @@ check 'test, -C alone' refuses '-C needs a folder' "$s/test" -C
 check 'gpu, no --out' refuses 'want --out FOLDER' "$s/gpu"
 check 'gpu, unknown option' refuses 'unknown option --bogus' "$s/gpu" --bogus
 check 'gpu, no argument' refuses '--out needs an argument' "$s/gpu" --out
-check 'gpu, no such stage' refuses 'no stage dance' "$s/gpu" --out x dance
+check 'gpu, no such part' refuses 'no part dance' "$s/gpu" --out x dance
+check 'gpu, no number' refuses '--seconds needs a number' "$s/gpu" --out x --seconds many
+check 'gpu, no such list' refuses 'cannot read ' "$s/gpu" --plan --parts nowhere
 check 'soak, no such stage' refuses 'no stage dance' "$s/soak" races dance
 check 'install, unknown option' refuses '"--bogus" in place of a prefix' "$s/install" --bogus
 check 'install, no name' refuses '"" in place of a prefix' "$s/install" ''
@@ -352,5 +354,55 @@ fi
 check 'gpu.sh, nothing' refuses 'want OUT.md' "$b/gpu.sh"
 check 'gpu.sh, no number' refuses '--minutes needs a number' "$b/gpu.sh" --minutes x
 check 'gpu.sh, no build' refuses 'no programs in ' env BUILD="$dir" "$b/gpu.sh" x.md
+check 'turns.py, nothing' refuses 'want ROUNDS and programs' "$b/turns.py"
+check 'curves.py, nothing' refuses 'want two logs' "$b/curves.py"
+
+# scripts/gpu with parts that only wait, fail or print: what it notes, where it goes on. What a killed run began comes
+# after what never ran, as does what failed; what passed with another commit comes last.
+plans() { # NAMES [ARGUMENT...]: the plan's parts, in order
+    local names
+    names=$("$s/gpu" --plan --parts "$dir/parts" --state "$dir/state" "${@:2}" | sed -n 's/ .* s, at most .*//p' | tr '\n' ' ')
+    echo "$names"
+    [ "$names" = "$1" ]
+}
+noted() { # PART=RESULT...
+    cat "$dir/state"
+    [ "$(tail -n +2 "$dir/state" | awk -F'\t' '{ printf "%s=%s ", $1, $5 }')" = "$*" ]
+}
+parts() { # PATTERN ARGUMENT...: a run; its last line matches
+    "$s/gpu" --out "$dir/gpu" --parts "$dir/parts" --state "$dir/state" "${@:2}" >"$dir/said" 2>&1 || :
+    cat "$dir/said"
+    [[ $(tail -n 1 "$dir/said") =~ $1 ]]
+}
+printf '%s\n' 'a.one 1 9 echo one' 'b.two 1 9 exit 3' 'c.slow 1 1 sleep 30' 'd.none 1 9 skip "not here"' \
+    'e.long 900 901 true' >"$dir/parts"
+check 'gpu, a plan' plans 'a.one b.two c.slow d.none e.long '
+check 'gpu, a part of it' plans 'b.two ' b
+check 'gpu, expected seconds' grep -q '^904 s in all' <("$s/gpu" --plan --parts "$dir/parts" --state "$dir/state")
+check 'gpu, a run' parts '^1 passed, 1 failed, 1 skipped, 1 cut off, 1 left for the next run$' --commit now
+check 'gpu, its notes' noted a.one=passed b.two=FAILED c.slow=cut d.none=skipped ''
+check 'gpu, what never ran is first' plans 'e.long b.two c.slow d.none ' --commit now
+check 'gpu, what passed is last' plans 'e.long b.two c.slow d.none a.one ' --commit later
+check 'gpu, what never ran' same "$("$s/gpu" --never --parts "$dir/parts" --state "$dir/state" | tr '\n' ' ')" '- e: long - b: two - c: slow - d: none '
+printf '%s\n' 'f.new 1 9 true' 'g.hangs 1 9 touch "$GPU_OUT/began"; sleep 4' 'h.after 1 9 true' >>"$dir/parts"
+bash -c "exec '$s/gpu' --out '$dir/gpu' --parts '$dir/parts' --state '$dir/state' --commit now f g h" >"$dir/said" 2>&1 &
+for _ in $(seq 200); do [ -e "$dir/gpu/began" ] || sleep 0.1; done
+kill -9 $! && wait $! 2>/dev/null
+check 'gpu, killed' noted a.one=passed b.two=FAILED c.slow=cut d.none=skipped f.new=passed g.hangs=begun ''
+check 'gpu, and goes on' plans 'e.long h.after b.two c.slow d.none g.hangs ' --commit now
+echo 'i.forever 1 99 sleep 60' >>"$dir/parts"
+check 'gpu, at most so many seconds' parts '^1 passed, 0 failed, 0 skipped, 1 cut off, 0 left' --commit now --seconds 8 h i
+check 'gpu, the list of docs/gpu.md' same "$("$s/gpu" --never)" "$(sed -n '/^- test: /,/^$/{/^$/d;p}' "$root/docs/gpu.md")"
+own() { # every program that the list names is built, every suite of GPUs is in it
+    local name plan
+    plan=$("$s/gpu" --plan)
+    for name in $(sed -n 's/.*: \(native\|sanitize\) \([a-z_]*\).*/\2/p' <<<"$plan" | sort -u); do
+        grep -q "'$name':" "$root/tests/cuda/meson.build" || { echo "no suite $name" && return 1; }
+    done
+    for name in $(sed -nE "s/^  '(cuda[a-z_]*)': .*/\1/p" "$root/tests/cuda/meson.build"); do
+        [[ $name == cuda_faults* ]] || [[ $plan == *": native $name ("* ]] || { echo "$name is in no part" && return 1; }
+    done
+}
+check 'gpu, its suites' own
 
 verdict

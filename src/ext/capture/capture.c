@@ -253,9 +253,9 @@ static tn_tensor *run(tn_capture *c, tn_tensor *const *inputs)
 {
     if (tni_watched())
         return tni_fail(TN_E_STATE,
-                        "%s: tn_set_anomaly and tn_set_places look at every op on the way, which "
-                        "a captured step does not have: want them off, or the step without the "
-                        "capture",
+                        "%s: tn_set_anomaly, tn_set_places, tn_profile and traces look at every op "
+                        "on the way, which a captured step does not have: want none of them, or "
+                        "the step without the capture",
                         f);
     tn_scope scope = tn_scope_begin();
     tn_status status = c->graph ? check_run(c) : TN_OK;

@@ -24,7 +24,10 @@ typedef struct task {
 
 static void close_batch(const tn_loader *l, const tni_batch *b)
 {
-    for (int k = 0; k < l->data->n_fields; k++) tn_drop(b->field[k]);
+    for (int k = 0; k < l->data->n_fields; k++) {
+        if (l->graphs && b->field[k]) l->graphs->forget(tni_data(b->field[k]));
+        tn_drop(b->field[k]);
+    }
     tni_free(b->field, b->nbytes);
 }
 

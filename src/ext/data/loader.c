@@ -117,8 +117,9 @@ static tn_loader *complete(const char *f, tn_loader *l, const tn_dataset *d, tn_
     TNI_HOLD_TRAPS;
     if (o.batch_size == 0) o.batch_size = 1;
     if (o.parts == 0) o.parts = 1;
-    if (o.ahead == 0) o.ahead = o.workers ? 2 : 1;
-    if (o.prefetch && o.workers == 0) o.workers = 1;
+    const bool moves = o.device.type != TN_CPU;
+    if (o.ahead == 0) o.ahead = o.workers || moves ? 2 : 1;
+    if ((o.prefetch || moves) && o.workers == 0) o.workers = 1;
     tn_status status = TN_OK;
     tn_tensor **given[] = { &o.samples, &o.weights, &o.classes };
     static const char *const names[] = { "samples", "weights", "classes" };
@@ -136,6 +137,8 @@ static tn_loader *complete(const char *f, tn_loader *l, const tn_dataset *d, tn_
     l->rows = l->sampler.draws;
     if (status == TN_OK) status = check_sizes(f, l->rows, &o);
     if (status == TN_OK) l->batches = batches_of(l->rows, &o);
+    if (status == TN_OK && !tni_backend_for(o.device)) status = tni_pending();
+    if (status == TN_OK) l->graphs = tni_graphs_for(o.device);
     if (status == TN_OK) status = tni_batches_make(l);
     if (status == TN_OK) return l;
     tn_loader_free(l);
@@ -206,8 +209,29 @@ static tn_status hand_out(const tn_loader *l, const tni_batch *b, tn_tensor **ou
 {
     tn_status status = TN_OK;
     tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD status = tensors_of(l, b, out);
+    TN_NO_GRAD
+    {
+        status = tensors_of(l, b, out);
+        for (int k = 0; k < l->n_out && l->graphs && status == TN_OK; k++)
+            if (!(out[k] = tn_to(out[k], l->o.device))) status = tni_pending();
+    }
     return tni_scope_hand_over(scope, NULL, status, l->n_out, out);
+}
+
+/* Sends the next batch to the GPU, if it is made. What fails is the next call's error, if it does
+ * again. */
+static void look_ahead(tn_loader *l)
+{
+    const tni_batch *b = &l->batch[l->begin % l->n_batches];
+    tni_saved_error error;
+    tni_error_save(&error);
+    pthread_mutex_lock(&l->lock);
+    const bool made = l->begin < l->end && b->done == b->n && b->failed == b->n && b->made == b->n;
+    pthread_mutex_unlock(&l->lock);
+    for (int k = 0; made && k < l->data->n_fields; k++)
+        if (!l->data->fields[k].varies)
+            l->graphs->ahead(tni_data(b->field[k]), tni_bytes_of(b->field[k]));
+    tni_error_restore(&error);
 }
 
 static int end_of_epoch(tn_loader *l)
@@ -225,6 +249,7 @@ int tn_loader_next(tn_loader *l, tn_tensor **out, int n)
     if (n != l->n_out)
         return tni_minus_one(tni_error(
             TN_E_INVALID, "%s: room for %d tensors: want %d, the loader's", __func__, n, l->n_out));
+    if (tni_host_refused(__func__, "takes a batch", "it as an input of tn_capture_run")) return -1;
     if (l->position >= l->batches) return end_of_epoch(l);
     const size_t guarded = tni_scope_guard();
     const tni_batch *b = tni_batches_get(l);
@@ -239,6 +264,7 @@ int tn_loader_next(tn_loader *l, tn_tensor **out, int n)
     }
     tni_batches_next(l);
     l->position++;
+    if (l->graphs) look_ahead(l);
     return 1;
 }
 

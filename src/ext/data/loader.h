@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "io/file.h"
+#include "tensor/graphs.h"
 
 #define TNI_LOADER_TENSORS 4
 
@@ -86,6 +87,7 @@ struct tn_loader {
     bool stopping;
     int64_t stream_epoch, stream_at; /* the stream's next sample: of the thread that is busy */
     bool stream_over;
+    const tni_graphs *graphs; /* of the device; NULL: batches stay on the CPU */
 };
 
 tn_status tni_batches_make(tn_loader *l);

@@ -79,6 +79,11 @@ int device_now(); /* this thread's current one */
  * it waits for is done, if that is so when it is given; else as late as somebody waits for it, or
  * after some milliseconds. Work of the first one goes into the queue. */
 void enqueue_in(cudaStream_t stream, std::function<void()> work);
+/* streams.cpp: whether it is another one than the first; how often events were recorded in the
+ * first so far, and at the last one that this stream waits for. */
+bool is_other(cudaStream_t stream);
+long long recorded_so_far();
+long long has_seen(cudaStream_t stream);
 void drop_side_streams();
 /* The program ends: nobody may be there to wait for. Before the lock is wanted, whose holder may be
  * waiting for another process. */

@@ -58,6 +58,7 @@ struct item {
 static std::deque<item> queue;
 static bool flushing;
 static std::map<char *, size_t> blocks, pinned;   /* device and page-locked memory: start, size */
+static std::map<char *, long long> born;          /* of device memory: recorded_so_far() */
 static std::map<const void *, size_t> attributes; /* kernel: dynamic shared memory it asked for */
 static cuda_host_pool pool = { 0, 0, 0, 0, 0 };
 static cuda_host_pool other = { 0, 0, 0, 0,
@@ -320,6 +321,7 @@ static cudaError_t take(void **block, size_t size)
     }
     std::memset(memory, FRESH, size);
     blocks[static_cast<char *>(memory)] = size;
+    born[static_cast<char *>(memory)] = recorded_so_far();
     ASAN_POISON_MEMORY_REGION(memory, size);
     pool.used += size;
     if (pool.used > pool.used_high) pool.used_high = pool.used;
@@ -347,7 +349,19 @@ static cudaError_t give(void *block)
     return cudaSuccess;
 }
 
-static cudaError_t copy(void *to, const void *from, size_t size, cudaMemcpyKind kind, bool wait)
+/* Memory of the first stream's pool may be used in another one only behind an event that was
+ * recorded after it was taken; until then it is another tensor's. */
+static bool in_order(cudaStream_t stream, const void *at)
+{
+    const void *block = device_block(at);
+    if (!is_other(stream) || !block) return true;
+    if (has_seen(stream) > born[static_cast<char *>(const_cast<void *>(block))]) return true;
+    set_fault("a copy in another stream does not wait until its memory was taken");
+    return false;
+}
+
+static cudaError_t copy(void *to, const void *from, size_t size, cudaMemcpyKind kind, bool wait,
+                        cudaStream_t stream)
 {
     bool to_device = inside(blocks, to, size);
     bool from_device = inside(blocks, from, size);
@@ -363,14 +377,15 @@ static cudaError_t copy(void *to, const void *from, size_t size, cudaMemcpyKind 
     }
     bool pageable =
         (!from_device && !inside(pinned, from, size)) || (!to_device && !inside(pinned, to, size));
+    if (!in_order(stream, to) || !in_order(stream, from)) return failed(cudaErrorLaunchFailure);
     if (captured(nullptr) && (wait || pageable)) return refuse_in_capture("a copy that waits");
     if (!from_device && !wait && !inside(pinned, from, size)) { /* pageable: read at once */
         std::vector<char> bytes(static_cast<const char *>(from),
                                 static_cast<const char *>(from) + size);
-        enqueue([to, bytes]() { std::memcpy(to, bytes.data(), bytes.size()); });
+        enqueue_in(stream, [to, bytes]() { std::memcpy(to, bytes.data(), bytes.size()); });
         return cudaSuccess;
     }
-    enqueue([=]() { std::memcpy(to, from, size); });
+    enqueue_in(stream, [=]() { std::memcpy(to, from, size); });
     if (wait || (!to_device && !inside(pinned, to, size))) {
         waits++;
         flush();
@@ -637,7 +652,7 @@ cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep)
 cudaError_t cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind kind)
 {
     CALL(cudaErrorInvalidValue);
-    return cuda_host::copy(to, from, size, kind, true);
+    return cuda_host::copy(to, from, size, kind, true, nullptr);
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind kind,
@@ -645,8 +660,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyK
 {
     CALL(cudaErrorInvalidValue);
     VALID;
-    (void)stream;
-    return cuda_host::copy(to, from, size, kind, false);
+    return cuda_host::copy(to, from, size, kind, false, stream);
 }
 
 cudaError_t cudaMemset(void *to, int value, size_t size)

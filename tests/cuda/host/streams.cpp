@@ -33,11 +33,13 @@ struct cuda_host_stream {
     bool beside; /* it has steps of its own */
     std::deque<step> steps;
     now_of::time_point since; /* the last one came */
+    long long seen;           /* the order of the last event of the first stream it waits for */
 };
 
 struct cuda_host_event {
     long long recorded, done; /* how often */
     cudaStream_t stream;      /* of the last record */
+    long long order;          /* of that, among those in the first stream; 0: in another one */
 };
 
 namespace cuda_host {
@@ -49,6 +51,7 @@ static const std::chrono::milliseconds PATIENCE(5);
 static cudaStream_t first;
 static std::vector<cudaStream_t> &beside = *new std::vector<cudaStream_t>(); /* never destroyed */
 static std::atomic<bool> ending;
+static long long records; /* in the first stream */
 
 bool is_ending()
 {
@@ -127,6 +130,21 @@ void enqueue_in(cudaStream_t stream, std::function<void()> work)
         enqueue(std::move(work));
     else
         put_beside(stream, { std::move(work), nullptr, 0 });
+}
+
+bool is_other(cudaStream_t stream)
+{
+    return stream && stream != first;
+}
+
+long long recorded_so_far()
+{
+    return records;
+}
+
+long long has_seen(cudaStream_t stream)
+{
+    return stream->seen;
 }
 
 void drop_side_streams()
@@ -211,6 +229,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     NOT_CAPTURED(stream);
     (void)flags;
     long long number = event->recorded;
+    if (stream) stream->seen = std::max(stream->seen, event->order);
     if (event->done >= number) return cudaSuccess;
     cudaStream_t of = event->stream;
     if (stream && stream != cuda_host::first)
@@ -257,6 +276,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     long long number = ++event->recorded;
     auto note = [=]() { event->done = std::max(event->done, number); };
     event->stream = stream;
+    event->order = cuda_host::is_other(stream) ? 0 : ++cuda_host::records;
     if (cuda_host::is_beside(stream))
         cuda_host::put_beside(stream, { note, nullptr, 0 });
     else
