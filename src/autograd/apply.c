@@ -242,15 +242,9 @@ tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n
     tni_spec few_specs[FEW_OUT], saved_specs[MAX_SAVED];
     tn_tensor *saved[MAX_SAVED] = { NULL };
     size_t specs_size = (size_t)n_out * sizeof(tni_spec);
-    tni_call c = { .op = op,
-                   .args = args,
-                   .n_in = n_in,
-                   .in = in,
-                   .n_out = n_out,
-                   .out_spec = few_specs,
-                   .saved_spec = saved_specs,
-                   .out = out,
-                   .saved = saved };
+    tni_call c = { .op = op };
+    c.args = args, c.n_in = n_in, c.in = in, c.n_out = n_out, c.out_spec = few_specs;
+    c.saved_spec = saved_specs, c.out = out, c.saved = saved;
     tn_status status = check_inputs(&c);
     if (TNI_UNLIKELY(tni_region_now) && status == TN_OK) status = tni_region_reads(n_in, in);
     if (status == TN_OK) status = TNI_NOTIFY_OP(starts, op->name);

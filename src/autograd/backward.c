@@ -196,19 +196,10 @@ static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block, b
                          "tn_backward: the graph of %s%s was used by an earlier backward, which "
                          "freed what it kept: want TN_RETAIN_GRAPH in the first call",
                          tni_op_prefix(node->op), node->op->name);
-    tni_grad g = { .op = node->op,
-                   .args = node->args,
-                   .args_size = tni_args_size(node),
-                   .n_in = n_in,
-                   .n_out = n_out,
-                   .dys = dys,
-                   .x = x,
-                   .saved = node->saved,
-                   .in = node->in,
-                   .out = node->out,
-                   .need = need,
-                   .edge = node->edge,
-                   .dx = dx };
+    tni_grad g = { .op = node->op };
+    g.args = node->args, g.args_size = tni_args_size(node), g.n_in = n_in, g.n_out = n_out;
+    g.dys = dys, g.x = x, g.saved = node->saved, g.in = node->in, g.out = node->out, g.need = need;
+    g.edge = node->edge, g.dx = dx;
     for (int i = n_out - 1; i >= 0; i--) {
         dys[i] = node->pending[i] ? node->pending[i] : TN_NONE;
         if (node->pending[i]) g.dy = node->pending[i];

@@ -77,18 +77,11 @@ static own *own_new(const tn_custom_op *type, void *user, int n_out)
     o->user = user;
     o->cast = tni_autocasting;
     o->n_out = n_out;
-    o->op = (tn_op){ .name = type->name,
-                     .formula = type->formula,
-                     .gradient = type->gradient,
-                     .arity = -1,
-                     .optional = ~0u,
-                     .dtypes = TNI_ANY_DTYPE,
-                     .any_device = true,
-                     .custom = true,
-                     .plain = o->plain,
-                     .backward = type->backward ? backward : NULL,
-                     .keep = keep,
-                     .drop = drop };
+    tn_op op = { .name = type->name, .formula = type->formula, .gradient = type->gradient };
+    op.arity = -1, op.optional = ~0u, op.dtypes = TNI_ANY_DTYPE, op.any_device = op.custom = true;
+    op.backward = type->backward ? backward : NULL, op.plain = o->plain;
+    op.keep = keep, op.drop = drop;
+    o->op = op;
     return o;
 }
 

@@ -329,12 +329,9 @@ static void drop_module(void *m)
 /* t takes its place. */
 static tn_status remember(tn_module *m, const tni_slot *slot, const tn_tensor *t)
 {
-    tn_status status = tni_region_undo(&(tni_undo){ .key = m,
-                                                    .number = tni_named_serial(slot),
-                                                    .value = slot->tensor,
-                                                    .exchange = exchange_slot,
-                                                    .keep = keep_module,
-                                                    .drop = drop_module });
+    tni_undo undo = { .key = m, .number = tni_named_serial(slot), .value = slot->tensor };
+    undo.exchange = exchange_slot, undo.keep = keep_module, undo.drop = drop_module;
+    tn_status status = tni_region_undo(&undo);
     return status == TN_OK ? tni_region_assigns(t) : status;
 }
 

@@ -167,12 +167,9 @@ static void fill_report(plan *p, tn_load_report *r)
     size_t n = 0;
     names_of(p, MISSING, p->missing);
     names_of(p, UNEXPECTED, p->unexpected);
-    *r = (tn_load_report){ .loaded = p->loaded,
-                           .missing = l[MISSING].count,
-                           .unexpected = l[UNEXPECTED].count,
-                           .mismatched = l[SHAPES].count + l[DTYPES].count,
-                           .cast = l[CAST].count,
-                           .tied = l[TIED].count };
+    *r = (tn_load_report){ .loaded = p->loaded, .missing = l[MISSING].count };
+    r->unexpected = l[UNEXPECTED].count, r->mismatched = l[SHAPES].count + l[DTYPES].count;
+    r->cast = l[CAST].count, r->tied = l[TIED].count;
     for (int i = 0; i < LINES; i++)
         if (l[i].count && n < sizeof r->text - 1)
             n += (size_t)snprintf(r->text + n, sizeof r->text - n, "%s%s\n", title[i], l[i].text);

@@ -79,12 +79,9 @@ tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o)
                         "%s: the optimizer (%s) runs without momentum: want fixed_momentum", f,
                         opt->type->name);
     if (!moves) o.base_momentum = o.max_momentum = -1;
-    const tn_scheduler given = { .fixed = true,
-                                 .n = o.total_steps,
-                                 .a = o.max_lr / o.div_factor,
-                                 .b = o.max_lr,
-                                 .c = o.max_lr / o.div_factor / o.final_div_factor,
-                                 .d = o.pct_start * (double)o.total_steps - 1,
-                                 .momentum = { o.base_momentum, o.max_momentum } };
+    tn_scheduler given = { .fixed = true, .momentum = { o.base_momentum, o.max_momentum } };
+    given.n = o.total_steps, given.d = o.pct_start * (double)o.total_steps - 1;
+    given.a = o.max_lr / o.div_factor, given.b = o.max_lr;
+    given.c = given.a / o.final_div_factor;
     return tni_scheduler_start(tni_scheduler_new(&one_cycle, opt, given));
 }

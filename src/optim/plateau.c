@@ -32,15 +32,10 @@ tn_scheduler *tn_plateau_lr(tn_optim *opt, tn_plateau_options o)
         return tni_fail(TN_E_INVALID,
                         "tn_plateau_lr: patience %" PRId64 ", cooldown %" PRId64 ": want both >= 0",
                         o.patience, o.cooldown);
-    return tni_scheduler_new(&tni_schedule_plateau, opt,
-                             (tn_scheduler){ .a = o.factor,
-                                             .b = o.threshold,
-                                             .c = o.min_lr,
-                                             .n = o.patience,
-                                             .m = o.cooldown,
-                                             .maximize = o.maximize,
-                                             .absolute = o.absolute,
-                                             .best = o.maximize ? -INFINITY : INFINITY });
+    tn_scheduler s = { .a = o.factor, .b = o.threshold, .c = o.min_lr, .n = o.patience };
+    s.m = o.cooldown, s.maximize = o.maximize, s.absolute = o.absolute;
+    s.best = o.maximize ? -INFINITY : INFINITY;
+    return tni_scheduler_new(&tni_schedule_plateau, opt, s);
 }
 
 static bool improves(const tn_scheduler *s, double metric)

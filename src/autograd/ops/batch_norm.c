@@ -75,17 +75,11 @@ static tn_status bn_forward(tni_call *c)
             channel[i] = next;
         }
     }
-    tni_batch_norm a = { .y = rows_array(c->out[0], 3, s.n, s.c, s.d),
-                         .mean = rows_array(c->saved[0], 1, s.c, 0, 0),
-                         .rstd = rows_array(c->saved[1], 1, s.c, 0, 0),
-                         .x = rows_array(x, 3, s.n, s.c, s.d),
-                         .weight = channel[WEIGHT],
-                         .bias = channel[BIAS],
-                         .running_mean = channel[RUNNING_MEAN],
-                         .running_var = channel[RUNNING_VAR],
-                         .momentum = args->momentum,
-                         .eps = args->eps,
-                         .training = args->training };
+    tni_batch_norm a = { .y = rows_array(c->out[0], 3, s.n, s.c, s.d) };
+    a.mean = rows_array(c->saved[0], 1, s.c, 0, 0), a.rstd = rows_array(c->saved[1], 1, s.c, 0, 0);
+    a.x = rows_array(x, 3, s.n, s.c, s.d), a.weight = channel[WEIGHT], a.bias = channel[BIAS];
+    a.running_mean = channel[RUNNING_MEAN], a.running_var = channel[RUNNING_VAR];
+    a.momentum = args->momentum, a.eps = args->eps, a.training = args->training;
     return tni_backend_of(x)->batch_norm(&a);
 }
 
@@ -127,15 +121,12 @@ static tn_status bn_kernel_grad(tni_grad *g)
     const bn_args *args = g->args;
     rows_sizes s = rows_around(&g->in[X].shape, 1);
     if (s.c == 0) return TN_OK;
-    tni_batch_norm_grad a = { .dx = rows_array(g->dx[X], 3, s.n, s.c, s.d),
-                              .dweight = rows_array(g->dx[WEIGHT], 1, s.c, 0, 0),
-                              .dbias = rows_array(g->dx[BIAS], 1, s.c, 0, 0),
-                              .dy = rows_array(g->dy, 3, s.n, s.c, s.d),
-                              .x = rows_array(g->x[X], 3, s.n, s.c, s.d),
-                              .mean = rows_array(g->saved[0], 1, s.c, 0, 0),
-                              .rstd = rows_array(g->saved[1], 1, s.c, 0, 0),
-                              .weight = rows_array(g->x[WEIGHT], 1, s.c, 0, 0),
-                              .training = args->training };
+    tni_batch_norm_grad a = { .dx = rows_array(g->dx[X], 3, s.n, s.c, s.d) };
+    a.dweight = rows_array(g->dx[WEIGHT], 1, s.c, 0, 0);
+    a.dbias = rows_array(g->dx[BIAS], 1, s.c, 0, 0), a.dy = rows_array(g->dy, 3, s.n, s.c, s.d);
+    a.x = rows_array(g->x[X], 3, s.n, s.c, s.d), a.mean = rows_array(g->saved[0], 1, s.c, 0, 0);
+    a.rstd = rows_array(g->saved[1], 1, s.c, 0, 0);
+    a.weight = rows_array(g->x[WEIGHT], 1, s.c, 0, 0), a.training = args->training;
     return tni_backend_of(g->dy)->batch_norm_grad(&a);
 }
 

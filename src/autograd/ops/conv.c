@@ -378,15 +378,10 @@ static tn_tensor *convolve(const tn_op *op, int axes, tn_tensor *x, tn_tensor *w
         w = tn_unsqueeze(w, 2);
     }
     conv_args a = { .groups = groups,
-                    .h = v->size,
-                    .w = h->size,
-                    .kh = v->kernel,
-                    .kw = h->kernel,
-                    .oh = v->out,
-                    .ow = h->out,
                     .stride = { v->stride, h->stride },
                     .padding = { v->before, h->before },
                     .dilation = { v->dilation, h->dilation } };
+    a.h = v->size, a.w = h->size, a.kh = v->kernel, a.kw = h->kernel, a.oh = v->out, a.ow = h->out;
     tn_tensor *y = tni_apply(op, &a, sizeof a, 3, (tn_tensor *[]){ x, w, b });
     if (y && axes == 3) {
         y = tn_reshape(

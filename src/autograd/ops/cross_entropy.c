@@ -42,15 +42,12 @@ static tn_status ce_forward(tni_call *c)
 {
     const class_args *args = c->args;
     rows_sizes s = rows_around(&c->in[0]->shape, args->axis);
-    tni_cross_entropy a = { .row_loss = rows_array(c->out[0], 2, s.n, s.d, 0),
-                            .row_weight = rows_array(c->out[1], 2, s.n, s.d, 0),
-                            .top = rows_array(c->saved[0], 2, s.n, s.d, 0),
-                            .sum = rows_array(c->saved[1], 2, s.n, s.d, 0),
-                            .x = rows_array(c->in[0], 3, s.n, s.c, s.d),
-                            .target = rows_array(c->in[1], 2, s.n, s.d, 0),
-                            .weight = rows_array(c->in[2], 1, s.c, 0, 0),
-                            .smoothing = args->smoothing,
-                            .ignore = args->ignore };
+    tni_cross_entropy a = { .row_loss = rows_array(c->out[0], 2, s.n, s.d, 0) };
+    a.row_weight = rows_array(c->out[1], 2, s.n, s.d, 0);
+    a.top = rows_array(c->saved[0], 2, s.n, s.d, 0);
+    a.sum = rows_array(c->saved[1], 2, s.n, s.d, 0), a.x = rows_array(c->in[0], 3, s.n, s.c, s.d);
+    a.target = rows_array(c->in[1], 2, s.n, s.d, 0), a.weight = rows_array(c->in[2], 1, s.c, 0, 0);
+    a.smoothing = args->smoothing, a.ignore = args->ignore;
     return tni_backend_of(c->in[0])->cross_entropy(&a);
 }
 
@@ -123,14 +120,11 @@ static tn_status ce_kernel_grad(tni_grad *g)
     tn_tensor *dy = tni_dy(g, 0);
     if (!dy) return tni_pending();
     rows_sizes s = rows_around(&g->in[0].shape, args->axis);
-    tni_cross_entropy_grad a = { .dx = rows_array(g->dx[0], 3, s.n, s.c, s.d),
-                                 .top = rows_array(g->saved[0], 2, s.n, s.d, 0),
-                                 .sum = rows_array(g->saved[1], 2, s.n, s.d, 0),
-                                 .x = rows_array(g->x[0], 3, s.n, s.c, s.d),
-                                 .target = rows_array(g->x[1], 2, s.n, s.d, 0),
-                                 .weight = rows_array(g->x[2], 1, s.c, 0, 0),
-                                 .smoothing = args->smoothing,
-                                 .ignore = args->ignore };
+    tni_cross_entropy_grad a = { .dx = rows_array(g->dx[0], 3, s.n, s.c, s.d) };
+    a.top = rows_array(g->saved[0], 2, s.n, s.d, 0);
+    a.sum = rows_array(g->saved[1], 2, s.n, s.d, 0), a.x = rows_array(g->x[0], 3, s.n, s.c, s.d);
+    a.target = rows_array(g->x[1], 2, s.n, s.d, 0), a.weight = rows_array(g->x[2], 1, s.c, 0, 0);
+    a.smoothing = args->smoothing, a.ignore = args->ignore;
     tn_status status = row_gradients(dy, s, &a.drow);
     return status != TN_OK ? status : tni_backend_of(g->x[0])->cross_entropy_grad(&a);
 }
@@ -169,12 +163,10 @@ static tn_status nll_loss_forward(tni_call *c)
 {
     const class_args *args = c->args;
     rows_sizes s = rows_around(&args->shape, args->axis);
-    tni_nll a = { .row_loss = rows_array(c->out[0], 2, s.n, s.d, 0),
-                  .row_weight = rows_array(c->out[1], 2, s.n, s.d, 0),
-                  .x = rows_array(c->in[0], 3, s.n, s.c, s.d),
-                  .target = rows_array(c->in[1], 2, s.n, s.d, 0),
-                  .weight = rows_array(c->in[2], 1, s.c, 0, 0),
-                  .ignore = args->ignore };
+    tni_nll a = { .row_loss = rows_array(c->out[0], 2, s.n, s.d, 0) };
+    a.row_weight = rows_array(c->out[1], 2, s.n, s.d, 0);
+    a.x = rows_array(c->in[0], 3, s.n, s.c, s.d), a.target = rows_array(c->in[1], 2, s.n, s.d, 0);
+    a.weight = rows_array(c->in[2], 1, s.c, 0, 0), a.ignore = args->ignore;
     return tni_backend_of(c->in[0])->nll(&a);
 }
 

@@ -17,11 +17,8 @@ static tn_status dropout_forward(tni_call *c)
     const dropout_args *args = c->args;
     tn_tensor *x = c->in[0];
     int64_t n = tni_shape_numel(&x->shape);
-    tni_dropout a = { .y = rows_array(c->out[0], 1, n, 0, 0),
-                      .x = rows_array(x, 1, n, 0, 0),
-                      .p = args->p,
-                      .seed = args->seed,
-                      .offset = args->offset };
+    tni_dropout a = { rows_array(c->out[0], 1, n, 0, 0), rows_array(x, 1, n, 0, 0), args->p,
+                      args->seed, args->offset };
     return tni_backend_of(x)->dropout(&a);
 }
 

@@ -318,11 +318,8 @@ static tn_status change_all(const char *function, int n,
         const tn_tensor *y = c.y ? tni_dense(c.y) : NULL;
         if (c.y && !y) return tni_pending();
         if (joint == 0) first = c;
-        call[joint++] = (tni_lerp_tensor){ .dtype = c.x->dtype,
-                                           .n = tni_shape_numel(&c.x->shape),
-                                           .x = tni_data(c.x),
-                                           .y = y ? tni_data(y) : NULL,
-                                           .rate = c.rate };
+        call[joint++] = (tni_lerp_tensor){ c.x->dtype, tni_shape_numel(&c.x->shape), tni_data(c.x),
+                                           y ? tni_data(y) : NULL, c.rate };
     }
     for (int i = 0; i < n && !status; i++)
         if (alone[i]) status = change_one(each(from, i));

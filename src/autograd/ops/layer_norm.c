@@ -66,11 +66,8 @@ static ln_sizes sizes_of(const ln_args *args, const tn_shape *x)
 {
     int lead = args->groups ? 1 : x->rank - args->n_axes;
     int64_t f = rows_count(x, lead, x->rank), channels = args->groups ? x->size[1] : f;
-    return (ln_sizes){ .n = rows_count(x, 0, lead),
-                       .f = f,
-                       .parameters = channels,
-                       .parts = TNI_MAX(args->groups, 1),
-                       .rows = { args->groups, args->groups ? channels : 0, args->rms } };
+    const tni_norm_rows rows = { args->groups, args->groups ? channels : 0, args->rms };
+    return (ln_sizes){ rows_count(x, 0, lead), f, channels, TNI_MAX(args->groups, 1), rows };
 }
 
 static tn_status ln_forward(tni_call *c)
@@ -80,14 +77,12 @@ static tn_status ln_forward(tni_call *c)
     const ln_sizes s = sizes_of(args, &x->shape);
     if (args->groups && s.f == 0) return TN_OK; /* rows without elements */
     tn_tensor *mean = args->rms ? NULL : c->saved[1];
-    tni_layer_norm a = { .y = rows_array(c->out[0], 2, s.n, s.f, 0),
-                         .mean = rows_array(mean, 2, s.n, s.parts, 0),
-                         .rstd = rows_array(c->saved[0], 2, s.n, s.parts, 0),
-                         .x = rows_array(x, 2, s.n, s.f, 0),
-                         .weight = rows_array(c->in[1], 1, s.parameters, 0, 0),
-                         .bias = rows_array(args->rms ? NULL : c->in[2], 1, s.parameters, 0, 0),
-                         .eps = args->eps,
-                         .rows = s.rows };
+    tni_layer_norm a = { .y = rows_array(c->out[0], 2, s.n, s.f, 0) };
+    a.mean = rows_array(mean, 2, s.n, s.parts, 0);
+    a.rstd = rows_array(c->saved[0], 2, s.n, s.parts, 0), a.x = rows_array(x, 2, s.n, s.f, 0);
+    a.weight = rows_array(c->in[1], 1, s.parameters, 0, 0);
+    a.bias = rows_array(args->rms ? NULL : c->in[2], 1, s.parameters, 0, 0), a.eps = args->eps;
+    a.rows = s.rows;
     return tni_backend_of(x)->layer_norm(&a);
 }
 
@@ -155,17 +150,13 @@ static tn_status ln_kernel_grad(tni_grad *g)
     const ln_args *args = g->args;
     const ln_sizes s = sizes_of(args, &g->in[0].shape);
     const int64_t n = args->groups && s.f == 0 ? 0 : s.n;
-    tni_layer_norm_grad a = { .dx = rows_array(g->dx[0], 2, n, s.f, 0),
-                              .dweight = rows_array(g->dx[1], 1, s.parameters, 0, 0),
-                              .dbias =
-                                  rows_array(args->rms ? NULL : g->dx[2], 1, s.parameters, 0, 0),
-                              .dy = rows_array(g->dy, 2, n, s.f, 0),
-                              .x = rows_array(g->x[0], 2, n, s.f, 0),
-                              .mean =
-                                  rows_array(args->rms ? NULL : g->saved[1], 2, s.n, s.parts, 0),
-                              .rstd = rows_array(g->saved[0], 2, s.n, s.parts, 0),
-                              .weight = rows_array(g->x[1], 1, s.parameters, 0, 0),
-                              .rows = s.rows };
+    tni_layer_norm_grad a = { .dx = rows_array(g->dx[0], 2, n, s.f, 0) };
+    a.dweight = rows_array(g->dx[1], 1, s.parameters, 0, 0);
+    a.dbias = rows_array(args->rms ? NULL : g->dx[2], 1, s.parameters, 0, 0);
+    a.dy = rows_array(g->dy, 2, n, s.f, 0), a.x = rows_array(g->x[0], 2, n, s.f, 0);
+    a.mean = rows_array(args->rms ? NULL : g->saved[1], 2, s.n, s.parts, 0);
+    a.rstd = rows_array(g->saved[0], 2, s.n, s.parts, 0);
+    a.weight = rows_array(g->x[1], 1, s.parameters, 0, 0), a.rows = s.rows;
     return tni_backend_of(g->dy)->layer_norm_grad(&a);
 }
 

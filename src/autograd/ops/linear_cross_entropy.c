@@ -163,14 +163,9 @@ static tn_status lce_forward(tni_call *c)
 {
     const tn_tensor *x = c->in[X], *w = c->in[W];
     tn_tensor *in[N_IN];
-    job j = { .backend = tni_backend_of(x),
-              .args = c->args,
-              .dtype = x->dtype,
-              .wide = tni_wide_dtype(x->dtype),
-              .n = x->shape.size[0],
-              .k = x->shape.size[1],
-              .classes = w->shape.size[0],
-              .in = in };
+    job j = { .backend = tni_backend_of(x) };
+    j.args = c->args, j.dtype = x->dtype, j.wide = tni_wide_dtype(x->dtype), j.n = x->shape.size[0];
+    j.k = x->shape.size[1], j.classes = w->shape.size[0], j.in = in;
     tn_status status = TN_OK;
     for (int i = 0, saved = 0; i < N_IN; i++) {
         tn_dtype dtype = i == WEIGHT ? j.wide : i <= B ? j.dtype : c->in[i]->dtype;

@@ -25,20 +25,11 @@ bool tni_merge_rows(const tn_tensor *t, int64_t *rows, int64_t *distance)
 
 tni_gemm tni_matrix_product(tni_array c, tni_array a, tni_array b)
 {
-    return (tni_gemm){ .dtype = b.dtype,
-                       .m = a.size[0],
-                       .n = b.size[1],
-                       .k = a.size[1],
-                       .batch = 1,
-                       .a = a.data,
-                       .a_row = a.stride[0],
-                       .a_col = a.stride[1],
-                       .b = b.data,
-                       .b_row = b.stride[0],
-                       .b_col = b.stride[1],
-                       .c = c.data,
-                       .c_row = c.stride[0],
-                       .sums_f32 = c.dtype != b.dtype };
+    tni_gemm g = { .dtype = b.dtype, .m = a.size[0], .n = b.size[1], .k = a.size[1], .batch = 1 };
+    g.a = a.data, g.a_row = a.stride[0], g.a_col = a.stride[1];
+    g.b = b.data, g.b_row = b.stride[0], g.b_col = b.stride[1];
+    g.c = c.data, g.c_row = c.stride[0], g.sums_f32 = c.dtype != b.dtype;
+    return g;
 }
 
 static tn_status matmul_shape(tni_call *c)
@@ -105,11 +96,9 @@ static tn_status matmul_forward(tni_call *c)
     const tni_backend *backend = tni_backend_of(a);
     int ra = a->shape.rank;
     int rb = b->shape.rank;
-    tni_gemm g = { .dtype = a->dtype,
-                   .m = y->size[y->rank - 2],
-                   .n = y->size[y->rank - 1],
-                   .k = a->shape.size[ra - 1],
-                   .batch = 1 };
+    tni_gemm g = { .dtype = a->dtype };
+    g.m = y->size[y->rank - 2], g.n = y->size[y->rank - 1], g.k = a->shape.size[ra - 1];
+    g.batch = 1;
     if (tn_numel(c->out[0]) == 0) return TN_OK;
     g.a = tni_data(a);
     g.b = tni_data(b);

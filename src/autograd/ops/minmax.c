@@ -65,11 +65,9 @@ static tn_status arg_forward(tni_call *c)
     const tni_backend *backend = tni_backend_of(c->in[0]);
     tn_shape kept = tni_kept_shape(&c->in[0]->shape, args->axes);
     tni_array none = tni_array_none();
-    tni_arg_reduce a = { .value = c->n_out > 1 ? tni_kept_array(c->out[0], &kept) : none,
-                         .index = tni_kept_array(c->out[c->n_out - 1], &kept),
-                         .x = tni_array_of(c->in[0]),
-                         .axis = axis_of(args),
-                         .largest = ((const tni_reduce_op *)c->op)->function == TNI_R_max };
+    tni_arg_reduce a = { .value = c->n_out > 1 ? tni_kept_array(c->out[0], &kept) : none };
+    a.index = tni_kept_array(c->out[c->n_out - 1], &kept), a.x = tni_array_of(c->in[0]);
+    a.axis = axis_of(args), a.largest = ((const tni_reduce_op *)c->op)->function == TNI_R_max;
     tn_status status = backend->arg_reduce(&a);
     if (status || c->n_saved == 0) return status;
     return backend->copy(&(tni_copy){ .y = tni_array_of(c->saved[0]), .x = a.index });

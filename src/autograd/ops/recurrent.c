@@ -193,13 +193,9 @@ static tn_status recurrent_forward(tni_call *c)
     if (status == TN_OK) status = backend->gemm(&all);
     for (int64_t k = 0; k < steps && status == TN_OK; k++) {
         int64_t t = time_of(args, k, steps);
-        tni_cell a = { .y = step_of(y, t),
-                       .gates = step_of(gates, t),
-                       .share = tni_array_of(share),
-                       .bias_x = bias[0],
-                       .bias_s = bias[1],
-                       .y_before = state_before(args, y, in[H0], k),
-                       .kind = args->kind };
+        tni_cell a = { .y = step_of(y, t) };
+        a.gates = step_of(gates, t), a.share = tni_array_of(share), a.bias_x = bias[0];
+        a.bias_s = bias[1], a.y_before = state_before(args, y, in[H0], k), a.kind = args->kind;
         tni_array before = a.y_before;
         if (cells) a.c = step_of(cells, t), a.c_before = state_before(args, cells, in[C0], k);
         status = step_for_product(backend, rows_array(low, 2, b, h, 0),
@@ -240,13 +236,10 @@ static tn_status steps_backward(const recurrent_args *args, const passing *p)
     tn_status status = pack(backend, w, steps, &step);
     for (int64_t k = steps - 1; k >= 0 && status == TN_OK; k--) {
         int64_t t = time_of(args, k, steps);
-        tni_cell_grad a = { .dgates = step_of(p->da, t),
-                            .dshare = step_of(p->ds, t),
-                            .later = tni_array_of(p->dh),
-                            .dy = step_of(p->dy, t),
-                            .y = step_of(p->y, t),
-                            .y_before = state_before(args, p->y, p->h0, k),
-                            .kind = args->kind };
+        tni_cell_grad a = { .dgates = step_of(p->da, t) };
+        a.dshare = step_of(p->ds, t), a.later = tni_array_of(p->dh), a.dy = step_of(p->dy, t);
+        a.y = step_of(p->y, t), a.y_before = state_before(args, p->y, p->h0, k);
+        a.kind = args->kind;
         if (p->gates) a.gates = step_of(p->gates, t);
         if (p->cells) {
             a.c = step_of(p->cells, t);
@@ -293,13 +286,9 @@ static tn_status fused_backward(tni_grad *g)
     tn_tensor *x[INPUTS] = { NULL };
     for (int i = 0; i < g->n_in; i++)
         if (i < B_IH || i > B_HH) x[i] = tni_dense(g->x[i]);
-    passing p = { .dy = tni_dense(tni_dy(g, 0)),
-                  .y = g->y,
-                  .gates = gru || lstm ? g->saved[0] : NULL,
-                  .cells = lstm ? g->saved[1] : NULL,
-                  .w = x[W_HH],
-                  .h0 = x[H0],
-                  .c0 = x[C0] };
+    passing p = { .dy = tni_dense(tni_dy(g, 0)) };
+    p.y = g->y, p.gates = gru || lstm ? g->saved[0] : NULL, p.cells = lstm ? g->saved[1] : NULL;
+    p.w = x[W_HH], p.h0 = x[H0], p.c0 = x[C0];
     if (!p.dy || !x[X] || !p.w || !p.h0 || (lstm && !p.c0)) return tni_pending();
     tn_shape all = TN_SHAPE(p.y->shape.size[0], p.y->shape.size[1], p.w->shape.size[0]);
     tn_device device = p.dy->storage->device;

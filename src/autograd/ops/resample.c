@@ -186,11 +186,10 @@ static tn_status mapped_forward(tni_call *c)
     double *weight = (double *)(memory + r.bytes + s.bytes);
     int64_t *at = (int64_t *)(weight + most);
     bool f64 = x->dtype == TN_F64;
-    tni_resample k = { .y = rows_array(c->out[0], 3, planes, r.n, s.n ? s.n : inner),
-                       .x = rows_array(x, 2, planes, numel / planes, 0),
-                       .rows = fill(&r, memory, a->back, f64, at, weight),
-                       .table = memory,
-                       .table_bytes = r.bytes + s.bytes };
+    tni_resample k = { .y = rows_array(c->out[0], 3, planes, r.n, s.n ? s.n : inner) };
+    k.x = rows_array(x, 2, planes, numel / planes, 0);
+    k.rows = fill(&r, memory, a->back, f64, at, weight);
+    k.table = memory, k.table_bytes = r.bytes + s.bytes;
     k.rows.step = inner;
     if (s.n) k.columns = fill(&s, memory + r.bytes, a->back, f64, at, weight);
     tn_status status = tni_backend_of(x)->resample(&k);

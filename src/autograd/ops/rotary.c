@@ -46,12 +46,10 @@ static tn_status rotary_forward(tni_call *c)
     if (!x || !cosine || !sine) return tni_pending();
     tn_shape angles = x->shape;
     angles.size[angles.rank - 1] = cosine->shape.size[cosine->shape.rank - 1];
-    const tni_rotary a = { .y = tni_array_of(c->out[0]),
-                           .x = tni_array_of(x),
-                           .cosine = tni_array_expand(cosine, &angles),
-                           .sine = tni_array_expand(sine, &angles),
-                           .interleaved = args->interleaved,
-                           .back = args->back };
+    const tni_rotary a = {
+        tni_array_of(c->out[0]),         tni_array_of(x),   tni_array_expand(cosine, &angles),
+        tni_array_expand(sine, &angles), args->interleaved, args->back
+    };
     return tni_backend_of(x)->rotary(&a);
 }
 

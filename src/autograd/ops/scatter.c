@@ -30,11 +30,9 @@ static tn_status scatter_forward(tni_call *c)
 {
     const scatter_args *args = c->args;
     const tni_backend *backend = tni_backend_of(c->in[0]);
-    tni_scatter a = { .y = tni_array_of(c->out[0]),
-                      .index = tni_array_of(c->in[1]),
-                      .source = tni_array_of(c->in[2]),
-                      .axis = args->axis,
-                      .how = args->how };
+    tni_scatter a = { .y = tni_array_of(c->out[0]) };
+    a.index = tni_array_of(c->in[1]), a.source = tni_array_of(c->in[2]), a.axis = args->axis;
+    a.how = args->how;
     tn_status status = backend->copy(&(tni_copy){ .y = a.y, .x = tni_array_of(c->in[0]) });
     if (status == TN_OK && tni_shape_numel(&c->in[1]->shape) > 0) /* nothing: of any dtype */
         status = backend->scatter(&a);

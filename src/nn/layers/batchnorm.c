@@ -250,13 +250,9 @@ BATCH_NORM(tn_batch_norm3d_new, 3)
 #define INSTANCE_NORM(name, axes)                                                                  \
     tn_module *name(int64_t features, tn_instance_norm_options o)                                  \
     {                                                                                              \
-        tn_batch_norm_options all = { .eps = o.eps,                                                \
-                                      .momentum = o.momentum,                                      \
-                                      .no_affine = !o.affine,                                      \
-                                      .no_bias = o.no_bias,                                        \
-                                      .no_tracking = !o.tracking,                                  \
-                                      .use_eps = o.use_eps,                                        \
-                                      .use_momentum = o.use_momentum };                            \
+        tn_batch_norm_options all = { .eps = o.eps, .momentum = o.momentum };                      \
+        all.no_affine = !o.affine, all.no_bias = o.no_bias, all.no_tracking = !o.tracking;         \
+        all.use_eps = o.use_eps, all.use_momentum = o.use_momentum;                                \
         return batchnorm_new(#name, &types[INSTANCE + (axes)-1], features, all);                   \
     }
 INSTANCE_NORM(tn_instance_norm1d_new, 1)
