@@ -69,11 +69,8 @@ static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
 tn_optim_numbers tni_optim_numbers_of(const tn_optim *opt, const tni_optim_param *p)
 {
     const tni_optim_group *group = &opt->group[p->group];
-    tn_optim_numbers o = { .lr = group->lr,
-                           .weight_decay = group->weight_decay,
-                           .step = p->step + 1,
-                           .own = { 1 },
-                           .user = opt->user };
+    tn_optim_numbers o = { .lr = group->lr, .weight_decay = group->weight_decay, .own = { 1 } };
+    o.step = p->step + 1, o.user = opt->user;
     memcpy(o.number, group->number, sizeof o.number);
     if (opt->type->prepare) opt->type->prepare(&o);
     return o;
@@ -99,16 +96,13 @@ static tn_status describe(tn_optim *opt, tni_optim_param *p, int k)
     tn_tensor *value = tni_dense(p->tensor); /* itself unless strided */
     tn_tensor *g = tni_dense(part->g);
     if (!value || !g) return tni_pending();
-    opt->call[k] = (tni_optim_tensor){
-        .dtype = value->dtype,
-        .n = tni_shape_numel(&value->shape),
-        .p = tni_data(value),
-        .g = tni_data(g),
-        .s0 = s[0] ? tni_data(s[0]) : NULL,
-        .s1 = s[1] ? tni_data(s[1]) : NULL,
-        .s2 = s[2] ? tni_data(s[2]) : NULL,
-        .numbers = &part->numbers,
-    };
+    const tn_tensor *low = tni_low_of(value);
+    tni_optim_tensor call = { .dtype = value->dtype, .n = tni_shape_numel(&value->shape) };
+    call.p = tni_data(value), call.g = tni_data(g), call.numbers = &part->numbers;
+    call.s0 = s[0] ? tni_data(s[0]) : NULL, call.s1 = s[1] ? tni_data(s[1]) : NULL;
+    call.s2 = s[2] ? tni_data(s[2]) : NULL;
+    if (low) call.low = tni_data(low), call.low_dtype = low->dtype;
+    opt->call[k] = call;
     return TN_OK;
 }
 
@@ -175,13 +169,16 @@ static tn_status finish(tn_optim *opt)
     for (int i = 0; i < opt->n; i++) {
         tni_optim_param *p = &opt->param[i];
         if (!p->taken) continue; /* an update may have changed gradients since */
+        bool low = false;
         if (!tni_optim_elsewhere(opt, p)) {
-            tn_status copied = by_update(opt, p->tensor) ? tni_optim_write(&opt->part[n])
-                                                         : write_back(p, &opt->call[n]);
+            bool made = by_update(opt, p->tensor);
+            tn_status copied = made ? tni_optim_write(&opt->part[n]) : write_back(p, &opt->call[n]);
+            low = !made && opt->call[n].low;
             n++;
             if (copied != TN_OK) status = copied;
         }
         tni_bump_version(p->tensor);
+        if (low) tni_low_written(p->tensor->storage);
         for (int s = 0; s < TN_OPTIM_STATES; s++)
             if (p->state[s]) tni_bump_version(p->state[s]);
         use_up(opt, p->tensor->gm);
@@ -243,6 +240,7 @@ tn_status tn_optim_step(tn_optim *opt)
     tn_status status = run_hooks(opt, false);
     tni_optim_release(opt);
     if (status == TN_OK) status = TNI_NOTIFY_OP(starts, tni_optim_label(opt->type));
+    tni_autocast_forget(); /* they would hold what the step writes, too */
     if (status == TN_OK) status = prepare(opt, &first, &n);
     if (status == TN_OK && TNI_UNLIKELY(tni_watching) && tni_watching->steps)
         status = tni_watching->steps(tni_watching, opt, n);

@@ -436,6 +436,8 @@ typedef struct tni_optim_tensor {
     void *p;
     const void *g;
     void *s0, *s1, *s2;              /* states; NULL where the optimizer has none */
+    void *low;                       /* NULL, or where p, which is f32, is written a second time, */
+    tn_dtype low_dtype;              /* in half precision (only on a GPU) */
     const tn_optim_numbers *numbers; /* prepared by the type; step: of this tensor, from 1 */
 } tni_optim_tensor;
 

@@ -201,6 +201,7 @@ void tni_storage_drop(tni_storage *s)
 {
     if (!tni_last(&s->refs)) return;
     if (TNI_UNLIKELY(s->gone)) s->gone(s);
+    tn_drop(s->low);
     if (s->release)
         s->release(s->user);
     else if (!s->borrowed && !s->inside)
@@ -309,13 +310,8 @@ tn_tensor *tn_from_memory(void *data, tn_shape shape, tn_dtype dtype, void (*rel
     tni_storage *s = tni_alloc(sizeof *s);
     if (!s) return NULL;
     /* release is set last: if making the tensor fails, the memory must stay the caller's */
-    *s = (tni_storage){ .refs = 1,
-                        .device = tn_cpu(),
-                        .backend = tni_cpu_backend(),
-                        .data = data,
-                        .nbytes = nbytes,
-                        .user = user,
-                        .borrowed = true };
+    *s = (tni_storage){ .refs = 1, .device = tn_cpu(), .backend = tni_cpu_backend() };
+    s->data = data, s->nbytes = nbytes, s->user = user, s->borrowed = true;
     tn_tensor *t = handle_new(s, dtype, &shape, NULL, 0);
     t = t ? tn_scope_adopt(t) : NULL;
     if (t) t->storage->release = release;

@@ -43,8 +43,7 @@ static tni_held *use_of(tni_notes *r, tni_storage *s)
     if (s->seen == r->serial) return s->seen_as < 0 ? NULL : &r->use[s->seen_as];
     if (!tni_notes_room(r, &r->use, &r->use_capacity, r->n_uses, sizeof *r->use)) return NULL;
     atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
-    s->seen = r->serial;
-    s->seen_as = (int64_t)r->n_uses;
+    s->seen = r->serial, s->seen_as = (int64_t)r->n_uses;
     r->use[r->n_uses] = (tni_held){ .storage = s };
     return &r->use[r->n_uses++];
 }
@@ -250,6 +249,7 @@ tn_status tni_notes_check(const tni_notes *r)
                              "tn_capture_run: %s was moved, cast or replaced since the step was "
                              "captured: want a new capture",
                              tni_text(use->member));
+        if (tni_low_refresh(use->storage) != TN_OK) return tni_pending();
         if (!use->member && atomic_load(&use->storage->refs) == 1)
             return tni_error(TN_E_STATE,
                              "tn_capture_run: the step reads a tensor of %zu bytes on the GPU that "
