@@ -11,6 +11,7 @@
  */
 #include "cuda/gemm.h"
 #include "cuda/half.h"
+#include "tensor/formulas.h"
 
 constexpr int64_t MOST_BATCHES = 1 << 15;
 
@@ -200,16 +201,56 @@ static tn_status add_through_f32(cublasHandle_t blas, const tni_gemm *g, const o
     return status;
 }
 
+/* The product that comes before what an epilogue would do, into pre or C. */
+static tni_gemm without_more(const tni_gemm *g)
+{
+    tni_gemm sum = *g;
+    sum.c = g->pre ? g->pre : g->c;
+    sum.pre = sum.sums = nullptr;
+    sum.slope_at = nullptr;
+    return sum;
+}
+
+/* What an epilogue would have done, by the kernels of the ops: here the product, in pre or C, is
+ * rounded before. */
+static tn_status finish(const tni_gemm *g)
+{
+    tni_array c = { g->c, g->dtype, 2, { g->m, g->n }, { g->c_row, 1 } }, pre = c;
+    const double none[2] = { 0, 0 };
+
+    if (!g->pre && !g->slope_at) return TN_OK;
+    if (g->pre) {
+        pre.data = g->pre;
+        const tni_unary gelu = { TNI_U_gelu_tanh, c, pre, none };
+        return tni_cuda_unary(&gelu);
+    }
+    pre.data = const_cast<void *>(g->slope_at);
+    const tni_binary slope = { TNI_B_gelu_tanh_grad, c, c, pre, none };
+    if (tn_status failed = tni_cuda_binary(&slope); failed != TN_OK || !g->sums) return failed;
+    tni_reduce total = {};
+    total.function = TNI_R_sum;
+    total.y = { g->sums, g->dtype, 2, { 1, g->n }, { g->n, 1 } };
+    total.x = c;
+    total.p = none;
+    return tni_cuda_reduce(&total);
+}
+
 static tn_status run(const tni_gemm *g, tn_dtype c_dtype, const operand *a, const operand *b)
 {
     cublasHandle_t blas = tni_cuda_blas();
-    bool done = false;
+    bool done = false, more = g->pre || g->slope_at;
 
     if (!blas) return TN_E_BACKEND;
-    if (g->bias && g->dtype != TN_F64 && !g->accumulate && g->batch == 1 && g->m > 1 && g->n > 1)
+    if ((g->bias || more) && g->dtype != TN_F64 && !g->accumulate && g->batch == 1 && g->m > 1 &&
+        g->n > 1)
         if (tn_status failed = tni_cuda_gemm_bias(blas, g, a, b, &done); failed != TN_OK)
             return failed;
     if (done) return TN_OK;
+    if (more) {
+        const tni_gemm sum = without_more(g);
+        tn_status status = run(&sum, c_dtype, a, b);
+        return status == TN_OK ? finish(g) : status;
+    }
     if (g->bias && g->accumulate && tni_is_half(g->dtype))
         return g->dtype == TN_BF16 ? add_through_f32<bf16>(blas, g, a, b)
                                    : add_through_f32<f16>(blas, g, a, b);
@@ -237,7 +278,11 @@ static tn_status gemm(const tni_gemm *given, tn_dtype c_dtype)
                                    dtype_name(g.dtype));
     if (g.m == 0 || g.n == 0 || g.batch == 0) return TN_OK;
     if (g.m == 1) g.c_row = g.n; /* cuBLAS checks it even for one row */
-    if (g.k == 0) return run_empty(&g, c_dtype);
+    if (g.k == 0) {
+        const tni_gemm sum = without_more(&g);
+        tn_status empty = run_empty(&sum, c_dtype);
+        return empty == TN_OK ? finish(&g) : empty;
+    }
     tn_status status =
         operand_init(&a, g.dtype, g.batch, g.a, g.m, g.k, g.a_row, g.a_col, g.a_batch);
     if (status == TN_OK)

@@ -4,6 +4,13 @@
  * precision it has no such kernel, and takes two: one writes the product, rounded, the next adds
  * the bias to that and rounds again (seen on an H100 with CUDA 13.0, at [33,33] x [33,33] in bf16).
  *
+ * In half precision the epilogue may go on: gelu_tanh of that sum, which it writes beside it
+ * (GELU_AUX_BIAS), or, for the way back, the product times the slope there and the sums of the
+ * columns, which are the bias's gradient (DGELU_BGRAD). GELU is cublasLt's tanh form. What it
+ * writes or reads beside the result (aux) has the result's layout; cublasLt wants its leading
+ * dimension to be a multiple of 8, which whole 16 bytes are, and both pointers set before it is
+ * asked for an algorithm, which depends on their alignment.
+ *
  * Asking cublasLt for an algorithm takes longer than many products, so it is asked once per shape
  * and the answer is kept. For split sums over a long inner axis only the scheme with a fixed order
  * and f32 parts is allowed. The workspace is cuBLAS's own, allocated before a step is captured and
@@ -20,9 +27,26 @@ enum { SETS = 64, WAYS = 4 };
 /* What cublasLt's choice depends on. No padding: compared as bytes. */
 struct shape {
     int64_t m, n, k, lda, ldb, ldc;
-    int32_t trans_a, trans_b, dtype, tf32;
-    int32_t align[4]; /* of a, b, c, bias in bytes, at most 256 */
+    int32_t trans_a, trans_b, dtype, tf32, epilogue;
+    int32_t align[5]; /* of a, b, c, the epilogue's vector and matrix in bytes, at most 256 */
 };
+
+/* What the epilogue reads or writes beside the result: bias or sums [n], pre or slope_at [m, n]. */
+struct beside {
+    int32_t epilogue;
+    const void *vector, *matrix;
+};
+
+static beside beside_of(const tni_gemm *g)
+{
+    if (g->slope_at)
+        return { g->sums ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_DGELU, g->sums,
+                 g->slope_at };
+    if (g->pre)
+        return { g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX, g->bias,
+                 g->pre };
+    return { CUBLASLT_EPILOGUE_BIAS, g->bias, nullptr };
+}
 
 struct plan {
     shape key;
@@ -54,7 +78,10 @@ static shape shape_of(const tni_gemm *g, const operand *a, const operand *b)
     s.dtype = g->dtype;
     s.tf32 = g->dtype == TN_F32 && tni_cuda_tf32();
     s.align[0] = alignment(a->data), s.align[1] = alignment(b->data);
-    s.align[2] = alignment(g->c), s.align[3] = alignment(g->bias);
+    beside e = beside_of(g);
+    s.epilogue = e.epilogue;
+    s.align[2] = alignment(g->c);
+    s.align[3] = alignment(e.vector), s.align[4] = alignment(e.matrix);
     return s;
 }
 
@@ -85,37 +112,43 @@ struct product {
     cublasLtMatrixLayoutOpaque_t a, b, c; /* row-major A, B, C */
 };
 
-static tn_status describe_sum(product *p, const shape *s, const void *bias)
+static tn_status describe_sum(product *p, const shape *s, const beside *e)
 {
-    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
     cublasComputeType_t compute = s->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    const struct {
+        cublasLtMatmulDescAttributes_t name;
+        const void *value;
+        size_t size;
+        bool given;
+    } set[] = {
+        { CUBLASLT_MATMUL_DESC_TRANSA, &s->trans_b, sizeof s->trans_b, true },
+        { CUBLASLT_MATMUL_DESC_TRANSB, &s->trans_a, sizeof s->trans_a, true },
+        { CUBLASLT_MATMUL_DESC_EPILOGUE, &s->epilogue, sizeof s->epilogue, true },
+        { CUBLASLT_MATMUL_DESC_BIAS_POINTER, &e->vector, sizeof e->vector, e->vector != nullptr },
+        { CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &e->matrix, sizeof e->matrix,
+          e->matrix != nullptr },
+        { CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &s->ldc, sizeof s->ldc, e->matrix != nullptr }
+    };
 
     if (tn_status failed = TN_BLAS(cublasLtMatmulDescInit(&p->what, compute, CUDA_R_32F));
         failed != TN_OK)
         return failed;
-    if (tn_status failed = TN_BLAS(cublasLtMatmulDescSetAttribute(
-            &p->what, CUBLASLT_MATMUL_DESC_TRANSA, &s->trans_b, sizeof s->trans_b));
-        failed != TN_OK)
-        return failed;
-    if (tn_status failed = TN_BLAS(cublasLtMatmulDescSetAttribute(
-            &p->what, CUBLASLT_MATMUL_DESC_TRANSB, &s->trans_a, sizeof s->trans_a));
-        failed != TN_OK)
-        return failed;
-    if (tn_status failed = TN_BLAS(cublasLtMatmulDescSetAttribute(
-            &p->what, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-        failed != TN_OK)
-        return failed;
-    return TN_BLAS(cublasLtMatmulDescSetAttribute(&p->what, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                                  &bias, sizeof bias));
+    for (const auto &a : set)
+        if (a.given)
+            if (tn_status failed =
+                    TN_BLAS(cublasLtMatmulDescSetAttribute(&p->what, a.name, a.value, a.size));
+                failed != TN_OK)
+                return failed;
+    return TN_OK;
 }
 
-static tn_status describe(product *p, const shape *s, const void *bias)
+static tn_status describe(product *p, const shape *s, const beside *e)
 {
     cudaDataType_t type = tni_cuda_blas_type(static_cast<tn_dtype>(s->dtype));
     int64_t a_ld = s->trans_a ? s->m : s->k, a_lines = s->trans_a ? s->k : s->m;
     int64_t b_ld = s->trans_b ? s->k : s->n, b_lines = s->trans_b ? s->n : s->k;
 
-    if (tn_status failed = describe_sum(p, s, bias); failed != TN_OK) return failed;
+    if (tn_status failed = describe_sum(p, s, e); failed != TN_OK) return failed;
     if (tn_status failed = TN_BLAS(cublasLtMatrixLayoutInit(
             &p->a, type, static_cast<uint64_t>(a_ld), static_cast<uint64_t>(a_lines), s->lda));
         failed != TN_OK)
@@ -231,10 +264,11 @@ tn_status tni_cuda_gemm_bias(cublasHandle_t blas, const tni_gemm *g, const opera
     void *workspace = tni_cuda_blas_workspace(&nbytes);
     product p;
     plan mine = plan();
+    beside e = beside_of(g);
 
     *done = false;
-    if (g->dtype != TN_F32 && !in_sixteens(&s)) return TN_OK;
-    if (tn_status failed = describe(&p, &s, g->bias); failed != TN_OK) return failed;
+    if (g->dtype == TN_F32 ? e.matrix != nullptr : !in_sixteens(&s)) return TN_OK;
+    if (tn_status failed = describe(&p, &s, &e); failed != TN_OK) return failed;
     if (tn_status failed = plan_for(handle, &p, &s, &mine); failed != TN_OK) return failed;
     *done = mine.found;
     if (!mine.found) return TN_OK;

@@ -69,6 +69,11 @@ typedef struct tni_gemm {
     bool accumulate;    /* C += */
     bool sums_f32;      /* of bf16 and f16: c is f32, nothing is rounded; then there is no bias */
     const void *packed; /* NULL, or what the backend's pack made of this b and sizes; b stays */
+    /* On a GPU, of bf16 and f16, batch 1, or NULL. pre: C = gelu_tanh(A B + bias), and pre, like C,
+     * is A B + bias. slope_at, like C: C = A B times gelu_tanh's slope there, and sums[n] (or NULL)
+     * are the sums of C's columns. */
+    void *pre, *sums;
+    const void *slope_at;
 } tni_gemm;
 
 /* ---- pointwise: any strides, equal sizes (0-strides broadcast); functions are of formulas.h -- */

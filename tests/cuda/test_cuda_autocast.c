@@ -720,6 +720,81 @@ START_TEST(casts_that_a_graph_holds)
 }
 END_TEST
 
+/* ---- the middle of a transformer's layer as one op ------------------------------------------- */
+
+static tn_status no_change(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
+                           void *user)
+{
+    (void)m, (void)n_in, (void)in, (void)n_out, (void)out, (void)user;
+    return TN_OK;
+}
+
+/* y of a layer; gradients of x and of parameters, or (order 2) of the sum of dx's squares. */
+static void run_layer(tn_module *m, tn_tensor *x, tn_dtype dtype, int order, tn_tensor **y)
+{
+    tn_tensor *loss, *slope;
+    TN_AUTOCAST(dtype) *y = tn_forward(m, x);
+    tn_tensor *weight = on_gpu(x->shape, 9, false);
+    assert_made(loss = tn_sum(tn_mul(tn_to_dtype(*y, TN_F32), weight), NULL, 0, false));
+    assert_ok(tn_set_grad(x, TN_NONE));
+    assert_ok(tn_module_zero_grad(m));
+    if (order == 2) {
+        assert_ok(tn_gradients(1, &loss, NULL, 1, &x, &slope, TN_CREATE_GRAPH));
+        assert_made(loss = tn_sum(tn_square(slope), NULL, 0, false));
+    }
+    assert_ok(tn_backward(loss));
+}
+
+/* Values and gradients are those of the two products and the activation by themselves, which a
+ * layer with a hook computes, but for one rounding, before the activation. Sizes that cublasLt
+ * takes, and sizes that it does not. */
+START_TEST(feedforward_as_one_op)
+{
+    static const int64_t width[] = { 16, 12 };
+    tn_dtype dtype = halves[_i % 2];
+    int order = 1 + _i / 4;
+    int64_t d = width[_i / 2 % 2];
+    tn_manual_seed(11);
+    tn_module *like =
+        tn_encoder_layer_new(d, 2,
+                             (tn_encoder_layer_options){
+                                 .feedforward = 3 * d, .gelu_tanh = true, .norm_first = _i % 3 });
+    tn_module *one = tn_module_clone(like), *apart = tn_module_clone(like);
+    assert_ok(tn_module_to(one, tn_cuda(0)));
+    assert_ok(tn_module_to(apart, tn_cuda(0)));
+    ck_assert_int_ge(tn_register_forward_hook(tn_module_child(apart, 1), no_change, NULL), 0);
+    tn_tensor *x = on_gpu(TN_SHAPE(3, 5, d), 4, true), *a, *e, *da, *de;
+    tn_list *p = tn_parameters(one), *q = tn_parameters(apart);
+    run_layer(apart, x, dtype, order, &e);
+    de = tn_clone(tn_grad(x));
+    uint64_t bits = 0;
+    for (int round = 0; round < 3; round++) {
+        long long before = shim() ? host.calls_of("cublasLtMatmul") : 0;
+        run_layer(one, x, dtype, order, &a);
+        if (shim() && order == 1 && d == 16) /* with a bias; and the slope */
+            ck_assert_int_eq(host.calls_of("cublasLtMatmul") - before, 5);
+        da = tn_grad(x);
+        uint64_t now = tn_hash(a) * 31 + tn_hash(da);
+        for (int i = 0; i < p->n; i++) now = now * 31 + tn_hash(tn_grad(p->entry[i].tensor));
+        ck_assert_msg(round == 0 || now == bits, "round %d has other bits", round);
+        bits = now;
+    }
+    double bound = (order == 1 ? 8 : 32) * unit(dtype);
+    ck_assert_msg(distance(a, e) < bound, "y is %g away", distance(a, e));
+    ck_assert_msg(distance(da, de) < bound, "dx is %g away", distance(da, de));
+    for (int i = 0; i < p->n; i++) {
+        tn_tensor *g = tn_grad(p->entry[i].tensor), *h = tn_grad(q->entry[i].tensor);
+        ck_assert_int_eq(tn_is_none(g), tn_is_none(h));
+        if (tn_is_none(g) || strstr(p->entry[i].name, "in_proj_bias")) continue; /* noise in part */
+        ck_assert_msg(distance(g, h) < bound, "%s: its gradient is %g away", p->entry[i].name,
+                      distance(g, h));
+    }
+    tn_module_drop(one);
+    tn_module_drop(apart);
+    tn_module_drop(like);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     op_read_golden();
@@ -741,5 +816,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, casts_that_the_optimizer_writes, 0, 8);
     tcase_add_loop_test(t, casts_of_changed_weights, 0, CHANGES);
     tcase_add_test(t, casts_that_a_graph_holds);
+    t = test_case(suite, "feedforward");
+    tcase_add_loop_test(t, feedforward_as_one_op, 0, 8);
     return suite;
 }

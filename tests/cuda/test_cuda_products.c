@@ -4,14 +4,15 @@
  * memory that must not be written; every kernel again, which must give the same bits; and the
  * memory that attention takes.
  *
- * Seen to fail: in gemm.cu the bias left out where there is one column, cublasLt's choice kept by m
- * alone or made without C's alignment, or one that is refused; batches given to cuBLAS in one, or
- * the second part of them taken from the first; in depthwise.cu outputs between the strides taken
- * and the last part not summed; in conv2d_columns.cu pieces of f64 that overlap; in pool2d.cu >=
- * for > in the maximum, the padding counted where it is not to be; in attention.h the key after the
- * query seen, any of the four barriers removed, rows taken for aligned; in attention.cu the shrink
- * of earlier keys left out, -inf subtracted in blocked rows; in attention_grad.cu the tile on the
- * diagonal skipped.
+ * Seen to fail: in gemm_lt.cu the leading dimension of what an epilogue reads beside the result
+ * taken from the other axis; in gemm.cu the bias left out where there is one column, cublasLt's
+ * choice kept by m alone or made without C's alignment, or one that is refused; batches given to
+ * cuBLAS in one, or the second part of them taken from the first; in depthwise.cu outputs between
+ * the strides taken and the last part not summed; in conv2d_columns.cu pieces of f64 that overlap;
+ * in pool2d.cu >= for > in the maximum, the padding counted where it is not to be; in attention.h
+ * the key after the query seen, any of the four barriers removed, rows taken for aligned; in
+ * attention.cu the shrink of earlier keys left out, -inf subtracted in blocked rows; in
+ * attention_grad.cu the tile on the diagonal skipped.
  */
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -281,6 +282,125 @@ START_TEST(gemm_expanded)
     compare(y, 4, "expanded");
     g[GPU].dtype = TN_I32;
     assert_fails(kernels[GPU]->gemm(&g[GPU]), TN_E_UNSUPPORTED, "gemm: i32 on the GPU");
+    drop_all();
+}
+END_TEST
+
+/* A function of the host shim; NULL where the module is the real one. */
+static void *of_shim(const char *name)
+{
+    const char *path = getenv("TN_CUDA_MODULE");
+    void *module = path ? dlopen(path, RTLD_NOW) : NULL;
+    return module ? dlsym(module, name) : NULL;
+}
+
+/* ---- what follows a product ------------------------------------------------------------------ */
+
+static double gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+}
+
+static double gelu_slope(double x)
+{
+    double u = 0.79788456080286535588, t = tanh(u * (x + 0.044715 * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * u * (1 + 3 * 0.044715 * x * x);
+}
+
+/* [m, n, k], the first element of each array, and what is between rows of C; whether cublasLt takes
+ * it: rows of whole 16 bytes that begin on 16 bytes, three rows of its result or more. */
+static const struct after {
+    int64_t m, n, k, lead, gap;
+    bool bias, lt;
+} afters[] = {
+    { 16, 24, 32, 0, 0, true, true },  { 16, 24, 32, 0, 8, true, true },
+    { 40, 64, 8, 8, 0, true, true },   { 130, 8, 16, 0, 0, false, true },
+    { 16, 24, 32, 0, 2, true, false }, { 16, 24, 32, 4, 0, true, false },
+    { 13, 18, 9, 0, 0, true, false },  { 1, 24, 32, 0, 0, true, false },
+    { 16, 1, 32, 0, 0, false, false }, { 5, 3, 4, 1, 3, false, false },
+    { 16, 24, 0, 0, 0, true, false },
+};
+
+static double at(const twin *t, int64_t i)
+{
+    return number_get((char *)t->at[CPU].data, dtype, i);
+}
+
+/* The product, twice: the same bits. `done`: as the epilogue of one product, or after it. */
+static void run_after(const tni_gemm *g, twin *const *results, int n, bool lt, const char *what)
+{
+    long long (*calls_of)(const char *) =
+        (long long (*)(const char *))of_shim("cuda_host_calls_of");
+    void *first[3] = { NULL };
+    for (int r = 0; r < 2; r++) {
+        long long products = calls_of ? calls_of("cublasLtMatmul") : 0;
+        long long asked = calls_of ? calls_of("cublasLtMatmulAlgoGetHeuristic") : 0;
+        for (int i = 0; i < n; i++) upload(results[i]);
+        assert_ok(kernels[GPU]->gemm(g));
+        for (int i = 0; i < n; i++) same_bits(results[i], &first[i], what);
+        if (!calls_of) continue;
+        ck_assert_int_eq(calls_of("cublasLtMatmul") - products, lt);
+        if (r) ck_assert_int_eq(calls_of("cublasLtMatmulAlgoGetHeuristic") - asked, 0);
+    }
+    for (int i = 0; i < n; i++) free(first[i]);
+}
+
+/* Elements i of a result; what is not of it (NaN here) stays as it was. */
+static void expect(const twin *t, const double *want, double unit, const char *what)
+{
+    char *got = download(t);
+    int64_t lead = t->n - t->at[CPU].size[0];
+    for (int64_t i = 0; i < t->n; i++) {
+        double a = number_get(got, dtype, i), e = i < lead ? NAN : want[i - lead];
+        double before = number_get(t->block[CPU], dtype, i);
+        if (isnan(e) ? a == before : fabs(a - e) <= unit * (fabs(e) + 0.01)) continue;
+        ck_abort_msg("%s, %s: element %" PRId64 " is %.9g, not %.9g", what, tn_dtype_name(dtype), i,
+                     a, isnan(e) ? before : e);
+    }
+    free(got);
+}
+
+/* gelu_tanh and its slope after a product, by cublasLt or not, beside the formulas in f64. A sum
+ * rounded before the activation is off by a unit more. */
+START_TEST(gemm_afters)
+{
+    const struct after *c = &afters[_i / 2];
+    choose(0);
+    dtype = _i % 2 ? TN_F16 : TN_BF16;
+    double unit = dtype == TN_F16 ? 0x1p-10 : 0x1p-7;
+    int64_t m = c->m, n = c->n, k = c->k, row = n + c->gap, all = m * row;
+    twin *a = make(dtype, c->lead, m * k), *b = make(dtype, c->lead, n * k);
+    twin *bias = make(dtype, c->lead, n), *y = make(dtype, c->lead, all);
+    twin *pre = make(dtype, c->lead, all), *sums = make(dtype, c->lead, n);
+    twin *at_ = make(dtype, c->lead, all);
+    double *want = malloc(3 * (size_t)all * sizeof *want), *want_pre = want + all;
+    double *want_sums = want + 2 * all;
+    tni_gemm g = { .dtype = dtype, .m = m, .n = n, .k = k, .batch = 1, .a_row = k, .a_col = 1 };
+    g.b_row = 1, g.b_col = k, g.c_row = row;
+    g.a = a->at[GPU].data, g.b = b->at[GPU].data, g.c = y->at[GPU].data;
+    for (int back = 0; back < 2; back++) {
+        for (int64_t i = 0; i < all; i++) want[i] = want_pre[i] = NAN;
+        for (int64_t j = 0; j < n; j++) want_sums[j] = 0;
+        for (int64_t i = 0; i < m; i++) {
+            for (int64_t j = 0; j < n; j++) {
+                double sum = c->bias && !back ? at(bias, j) : 0;
+                for (int64_t e = 0; e < k; e++) sum += at(a, i * k + e) * at(b, j * k + e);
+                want_pre[i * row + j] = sum;
+                want[i * row + j] = back ? sum * gelu_slope(at(at_, i * row + j)) : gelu(sum);
+                want_sums[j] += want[i * row + j];
+            }
+        }
+        g.bias = c->bias && !back ? bias->at[GPU].data : NULL;
+        g.pre = back ? NULL : pre->at[GPU].data;
+        g.slope_at = back ? at_->at[GPU].data : NULL;
+        g.sums = back && c->bias ? sums->at[GPU].data : NULL;
+        twin *results[2] = { y, back ? sums : pre };
+        run_after(&g, results, !back || c->bias ? 2 : 1, c->lt, back ? "slope" : "gelu");
+        expect(y, want, 2 * unit, back ? "slope" : "gelu");
+        if (!back) expect(pre, want_pre, unit, "before gelu");
+        if (g.sums) expect(sums, want_sums, (double)m * unit, "sums");
+    }
+    free(want);
     drop_all();
 }
 END_TEST
@@ -708,14 +828,6 @@ START_TEST(attention_masks)
 }
 END_TEST
 
-/* A function of the host shim; NULL where the module is the real one. */
-static void *of_shim(const char *name)
-{
-    const char *path = getenv("TN_CUDA_MODULE");
-    void *module = path ? dlopen(path, RTLD_NOW) : NULL;
-    return module ? dlsym(module, name) : NULL;
-}
-
 /* Besides inputs and results attention takes one number for each query, whatever T is. A real GPU's
  * pool grows by large steps: there on so many heads that the T x T matrices would show. */
 START_TEST(attention_memory)
@@ -894,6 +1006,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, gemm_biases, 0, 2);
     tcase_add_loop_test(t, gemm_batches, 0, 2);
     tcase_add_loop_test(t, gemm_expanded, 0, 2);
+    tcase_add_loop_test(t, gemm_afters, 0, (int)(2 * sizeof afters / sizeof *afters));
     t = test_case(suite, "convolution");
     tcase_add_loop_test(t, convolutions, 0, 2);
     tcase_add_loop_test(t, convolutions_repeat, 0, 2);

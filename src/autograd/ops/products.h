@@ -24,5 +24,7 @@ static inline tni_array tni_turned(tni_array a)
 }
 /* tn_linear, but f32 from bf16 and f16: y is not rounded. */
 tn_tensor *tni_linear_wide(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
+/* gelu_tanh(x w^T + b) v^T + c on a GPU, in half precision; the sizes must fit. (feedforward.c) */
+tn_tensor *tni_feedforward(tn_tensor *x, tn_tensor *w, tn_tensor *b, tn_tensor *v, tn_tensor *c);
 
 #endif

@@ -56,6 +56,7 @@ tn_status tni_expect_type(const char *function, const tn_module *m, const tn_mod
         .reset = RESET,                                                                            \
     };
 
+extern const tn_module_type tni_linear_type;
 /* batchnorm.c: x has from least to most axes, channels on axis 1. */
 tn_status tni_check_channels(const tn_module *m, const tn_tensor *x, int64_t channels, int least,
                              int most);

@@ -20,7 +20,7 @@ static void linear_describe(const tn_module *self, char *text, size_t size)
              tni_none(m->bias) ? ", no bias" : "");
 }
 
-static const tn_module_type linear_type = {
+const tn_module_type tni_linear_type = {
     .name = "Linear",
     .size = sizeof(linear),
     .forward = linear_forward,
@@ -33,7 +33,7 @@ tn_module *tn_linear_new(int64_t in_features, int64_t out_features, tn_linear_op
     if (tni_at_least("tn_linear_new", "in_features", in_features, 1) != TN_OK ||
         tni_at_least("tn_linear_new", "out_features", out_features, 1) != TN_OK)
         return NULL;
-    linear *m = tn_module_new(&linear_type);
+    linear *m = tn_module_new(&tni_linear_type);
     if (!m) return NULL;
     m->in = in_features;
     m->out = out_features;

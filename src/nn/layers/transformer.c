@@ -7,6 +7,7 @@
  * layers and, optionally, a norm at the end: the layers are copies of one, so they start with the
  * same weights, as in PyTorch.
  */
+#include "autograd/ops/products.h"
 #include "nn/layers/layer.h"
 
 enum { LAYER, STACK, DECODER_LAYER, DECODER };
@@ -56,9 +57,32 @@ static tn_tensor *attention(const layer *m, tn_module *attn, tn_tensor *x, tn_te
     return drop(m, tn_multihead_attention_forward(attn, x, keys, keys, masks, NULL));
 }
 
+/* On a GPU, in half precision, linear1, gelu_tanh and linear2 as one op; TN_NONE: not so, or not on
+ * these, as with hooks or without biases. */
+static tn_tensor *in_one(const layer *m, tn_tensor *x)
+{
+    tn_module *const linear[2] = { m->linear1, m->linear2 };
+    tn_dtype dtype = tn_autocast() != TN_F32 ? tn_autocast() : x->dtype;
+    tn_tensor *w[2], *b[2];
+    if (!m->gelu_tanh || !tni_is_half(dtype) || x->dtype == TN_F64 ||
+        x->storage->device.type == TN_CPU || (m->dropout > 0 && tn_training(&m->base)))
+        return TN_NONE;
+    for (int i = 0; i < 2; i++) {
+        const tn_module_state *state = linear[i]->state;
+        if (linear[i]->type != &tni_linear_type || state->hooks || state->recompute) return TN_NONE;
+        w[i] = tn_get_parameter(linear[i], "weight"), b[i] = tn_get_parameter(linear[i], "bias");
+        if (!w[i] || !b[i] || tni_none(b[i])) return TN_NONE;
+    }
+    bool fits = tn_numel(x) > 0 && tn_size(w[0], 1) == tn_size(x, -1) &&
+                tn_size(w[1], 1) == tn_size(w[0], 0);
+    return fits ? tni_feedforward(x, w[0], b[0], w[1], b[1]) : TN_NONE;
+}
+
 static tn_tensor *feedforward(const layer *m, tn_tensor *x)
 {
-    tn_tensor *h = tn_forward(m->linear1, x);
+    tn_tensor *h = x ? in_one(m, x) : TN_NONE;
+    if (!tni_none(h)) return h;
+    h = tn_forward(m->linear1, x);
     h = m->gelu_tanh ? tn_gelu_tanh(h) : m->gelu ? tn_gelu(h) : tn_relu(h);
     return drop(m, tn_forward(m->linear2, drop(m, h)));
 }

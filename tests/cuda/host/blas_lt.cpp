@@ -24,7 +24,8 @@ cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t what, cublasComputeTy
 {
     CALL;
     *what = cublasLtMatmulDescOpaque_t{ CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,
-                                        nullptr, compute };
+                                        nullptr,     nullptr,     0,
+                                        compute };
     return (compute == CUBLAS_COMPUTE_32F || compute == CUBLAS_COMPUTE_32F_FAST_TF32) &&
                    scale == CUDA_R_32F
                ? CUBLAS_STATUS_SUCCESS
@@ -48,6 +49,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t what,
     case CUBLASLT_MATMUL_DESC_TRANSB: return set(&what->tb, value, size);
     case CUBLASLT_MATMUL_DESC_EPILOGUE: return set(&what->epilogue, value, size);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return set(&what->bias, value, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return set(&what->aux, value, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return set(&what->aux_ld, value, size);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -100,6 +103,34 @@ static bool agree(cublasLtMatmulDesc_t what, cublasLtMatrixLayout_t a, cublasLtM
            cuda_host::has_types(a->type, b->type, c->type, what->compute);
 }
 
+/* The lowest bit of an address, at most 256: how it is aligned. */
+static uintptr_t alignment(const void *p)
+{
+    uintptr_t low = reinterpret_cast<uintptr_t>(p) & 255;
+    return low ? low & (0 - low) : 256;
+}
+
+enum { BIAS = 4, BGRAD = 16, GELU = 32, DGELU = 64, AUX = 128 };
+
+/* cublasLt.h, cublasLtMatmulDescAttributes_t and cublasLtEpilogue_t: a pointer for each thing that
+ * the epilogue names, and none besides (one that is left over is a caller's mistake); GELU's input
+ * with a leading dimension that 8 divides and no less than the result's rows, of its type. */
+static bool epilogue_fits(cublasLtMatmulDesc_t what, cublasLtMatrixLayout_t d)
+{
+    switch (what->epilogue) {
+    case CUBLASLT_EPILOGUE_BIAS:
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+    case CUBLASLT_EPILOGUE_DGELU:
+    case CUBLASLT_EPILOGUE_DGELU_BGRAD: break;
+    default: return false;
+    }
+    if (((what->epilogue & (BIAS | BGRAD)) != 0) != (what->bias != nullptr)) return false;
+    if (!(what->epilogue & AUX)) return !what->aux && what->aux_ld == 0;
+    return what->aux && what->aux_ld % 8 == 0 && what->aux_ld >= static_cast<int64_t>(d->rows) &&
+           cuda_host::item(d->type) == 2 && alignment(what->aux) >= 16;
+}
+
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t what,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -112,14 +143,17 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     shape s;
     if (most < 1 || !agree(what, a, b, c, &s) || c->rows != d->rows || c->columns != d->columns)
         return CUBLAS_STATUS_INVALID_VALUE;
-    /* the real one looks at the address of the bias, too: it must be set by now */
-    if (what->epilogue == CUBLASLT_EPILOGUE_BIAS && !what->bias) return CUBLAS_STATUS_INVALID_VALUE;
+    /* the real one looks at the addresses, too: they must be set by now */
+    if (!epilogue_fits(what, d)) return CUBLAS_STATUS_INVALID_VALUE;
     if (s.m < 3 || s.m > INT_MAX || s.n > INT_MAX || s.k > INT_MAX || a->ld > INT_MAX ||
         b->ld > INT_MAX || d->ld > INT_MAX || want->workspace < WORKSPACE)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     results->algo.m = s.m, results->algo.n = s.n, results->algo.k = s.k;
     results->algo.type = c->type;
     results->algo.sums = want->sums;
+    results->algo.epilogue = what->epilogue;
+    results->algo.bias_align = alignment(what->bias);
+    results->algo.aux_align = alignment(what->aux);
     std::memcpy(results->algo.align, want->align, sizeof want->align);
     results->workspaceSize = WORKSPACE;
     results->state = s.m == UNFIT ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
@@ -148,20 +182,21 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
     (void)handle;
     (void)stream;
     shape s;
-    if (!agree(what, a_layout, b_layout, c_layout, &s) ||
-        what->epilogue != CUBLASLT_EPILOGUE_BIAS || !what->bias || c != d ||
-        c_layout->ld != d_layout->ld || algo->m != s.m || algo->n != s.n || algo->k != s.k ||
-        algo->type != c_layout->type || !alpha || !beta || !workspace ||
-        reinterpret_cast<uintptr_t>(workspace) % 256 != 0 || workspace_size < WORKSPACE ||
-        *static_cast<const float *>(beta) != 0)
+    if (!agree(what, a_layout, b_layout, c_layout, &s) || !epilogue_fits(what, d_layout) ||
+        what->epilogue != algo->epilogue || c != d || alignment(what->bias) < algo->bias_align ||
+        alignment(what->aux) < algo->aux_align || c_layout->ld != d_layout->ld || algo->m != s.m ||
+        algo->n != s.n || algo->k != s.k || algo->type != c_layout->type || !alpha || !beta ||
+        !workspace || reinterpret_cast<uintptr_t>(workspace) % 256 != 0 ||
+        workspace_size < WORKSPACE || *static_cast<const float *>(beta) != 0)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (s.m == REFUSED) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (s.m == UNFIT) return CUBLAS_STATUS_INTERNAL_ERROR;
     for (int i = 0; i < 4; i++)
         if (reinterpret_cast<uintptr_t>(pointers[i]) % algo->align[i] != 0)
             return CUBLAS_STATUS_INVALID_VALUE;
-    if (reinterpret_cast<uintptr_t>(what->bias) % algo->align[3] != 0)
-        return CUBLAS_STATUS_INVALID_VALUE; /* read as D is written */
+    for (const void *beside : { what->bias, what->aux })
+        if (reinterpret_cast<uintptr_t>(beside) % algo->align[3] != 0)
+            return CUBLAS_STATUS_INVALID_VALUE; /* read, or written, as D is written */
     cuda_host::product p = { static_cast<cublasOperation_t>(what->ta),
                              static_cast<cublasOperation_t>(what->tb),
                              static_cast<int64_t>(s.m),
@@ -182,12 +217,17 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
                              d,
                              static_cast<double>(*static_cast<const float *>(alpha)),
                              0,
-                             what->bias,
+                             what->epilogue & BIAS ? what->bias : nullptr,
                              what->compute == CUBLAS_COMPUTE_32F_FAST_TF32,
                              cuda_host::item(d_layout->type) == 2 &&
                                  (algo->sums & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) != 0,
                              !(in_sixteens(a, a_layout) && in_sixteens(b, b_layout) &&
-                               in_sixteens(d, d_layout) && in_sixteens(what->bias, nullptr)) };
+                               in_sixteens(d, d_layout) && in_sixteens(what->bias, nullptr)),
+                             (what->epilogue & GELU) != 0,
+                             (what->epilogue & DGELU) != 0,
+                             const_cast<void *>(what->aux),
+                             what->aux_ld,
+                             what->epilogue & BGRAD ? const_cast<void *>(what->bias) : nullptr };
     if (!cuda_host::fits(p)) return CUBLAS_STATUS_INVALID_VALUE;
     cuda_host::enqueue([p]() { cuda_host::run(p); });
     return CUBLAS_STATUS_SUCCESS;

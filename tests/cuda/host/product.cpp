@@ -7,6 +7,7 @@
 #include <cblas.h>
 
 #include <climits>
+#include <cmath>
 #include <vector>
 
 #include "tensor/math.h"
@@ -144,6 +145,25 @@ static void add_product(const product &p, const std::vector<float> &a, const std
                     as_int(ldb), 1, sum->data(), as_int(p.m));
 }
 
+/* 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), and its slope: cublasLt's GELU. */
+static double gelu(double x, bool slope)
+{
+    double u = 0.79788456080286535588, t = std::tanh(u * (x + 0.044715 * x * x * x));
+    return slope ? 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * u * (1 + 3 * 0.044715 * x * x)
+                 : 0.5 * x * (1 + t);
+}
+
+/* What an epilogue makes of v, element (i, j). */
+static float after_sum(const product &p, int64_t i, int64_t j, float v)
+{
+    size_t at = static_cast<size_t>(i + j * p.aux_ld);
+    if (p.gelu) {
+        round_to(p.aux, p.c_type, at, v);
+        return static_cast<float>(gelu(v, false));
+    }
+    return p.slope ? static_cast<float>(v * gelu(wide(p.aux, p.c_type, at), true)) : v;
+}
+
 static void run_half(const product &p, int64_t b)
 {
     std::vector<float> left =
@@ -152,7 +172,7 @@ static void run_half(const product &p, int64_t b)
     std::vector<float> right =
         operand(p.b, p.b_type, b * p.stride_b, p.tb == CUBLAS_OP_N ? p.k : p.n,
                 p.tb == CUBLAS_OP_N ? p.n : p.k, p.ldb, p.tf32);
-    std::vector<float> sum(static_cast<size_t>(p.m * p.n));
+    std::vector<float> sum(static_cast<size_t>(p.m * p.n)), rows(static_cast<size_t>(p.m));
     int64_t half = p.loose ? p.k / 2 : 0;
 
     add_product(p, left, right, 0, half, &sum);
@@ -166,9 +186,13 @@ static void run_half(const product &p, int64_t b)
             if (p.beta != 0) v += static_cast<float>(p.beta) * wide(p.c, p.c_type, at);
             if (p.twice) v = rounded(v, p.c_type);
             if (p.bias) v += wide(p.bias, p.c_type, static_cast<size_t>(i));
+            v = after_sum(p, i, j, v);
+            rows[static_cast<size_t>(i)] += v;
             round_to(p.c, p.c_type, at, v);
         }
     }
+    for (size_t i = 0; p.row_sums && i < rows.size(); i++)
+        round_to(p.row_sums, p.c_type, i, rows[i]);
 }
 
 static void run_f64(const product &p, int64_t b)

@@ -25,6 +25,12 @@ struct product {
     /* partial sums may be kept in C's type, as GPUs do when it is not forbidden */
     bool loose;
     bool twice = false; /* C is rounded to its type before the bias is added, and again after */
+    /* of bf16 and f16: C becomes gelu(C), aux what C was; C becomes C gelu'(aux), and its rows, in
+     * f32, are added up into row_sums [m] (or NULL). aux [m,n] and row_sums are of C's type */
+    bool gelu = false, slope = false;
+    void *aux = nullptr;
+    int64_t aux_ld = 0;
+    void *row_sums = nullptr;
 };
 
 /* Bytes of an element; 0: a type that is not known here. */

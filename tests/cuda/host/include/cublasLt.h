@@ -1,6 +1,7 @@
 /*
  * cublasLt.h - the cublasLt calls that src/cuda uses, on OpenBLAS: one product of f32, bf16 or f16
- * with a bias for each row of its (column-major) result. Descriptors store what they are given; the
+ * with a bias for each row of its (column-major) result; of bf16 and f16 also with GELU or its
+ * gradient. Descriptors store what they are given; the
  * only algorithm refuses products whose result has fewer than three rows, and some others, so that
  * callers' fallback runs too.
  */
@@ -13,9 +14,18 @@ typedef enum {
     CUBLASLT_MATMUL_DESC_TRANSA = 3,
     CUBLASLT_MATMUL_DESC_TRANSB = 4,
     CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
-    CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8
+    CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12
 } cublasLtMatmulDescAttributes_t;
-typedef enum { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 } cublasLtEpilogue_t;
+typedef enum {
+    CUBLASLT_EPILOGUE_DEFAULT = 1,
+    CUBLASLT_EPILOGUE_BIAS = 4,
+    CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,
+    CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 128 | 4,
+    CUBLASLT_EPILOGUE_DGELU = 64 | 128,
+    CUBLASLT_EPILOGUE_DGELU_BGRAD = 64 | 128 | 16
+} cublasLtEpilogue_t;
 typedef enum {
     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,
     CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,
@@ -35,7 +45,8 @@ enum {
 typedef struct cuda_host_lt *cublasLtHandle_t;
 typedef struct {
     int32_t ta, tb, epilogue;
-    const void *bias;
+    const void *bias, *aux; /* the bias, or where its gradient goes; GELU's input */
+    int64_t aux_ld;
     cublasComputeType_t compute;
 } cublasLtMatmulDescOpaque_t;
 typedef struct {
@@ -51,6 +62,8 @@ typedef struct {
     uint64_t m, n, k; /* what it was chosen for */
     cudaDataType_t type;
     uint32_t sums, align[4];
+    int32_t epilogue;
+    uintptr_t bias_align, aux_align; /* of the addresses that it was chosen by */
 } cublasLtMatmulAlgo_t;
 typedef struct {
     cublasLtMatmulAlgo_t algo;
