@@ -8,8 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- the process ----------------------------------------------------------------------------- */
-
 atomic_int ex_signal;
 bool ex_redrawn;
 static bool complained;
@@ -79,11 +77,7 @@ bool ex_read(ex_option *o, const char *text)
     char *end;
     const char **string = o->value;
     if (o->kind == EX_SWITCH) return *(bool *)o->value = true;
-    if (o->kind == EX_STRING) {
-        bool allowed = *text || (*string && !**string);
-        if (allowed) *string = text;
-        return allowed;
-    }
+    if (o->kind == EX_STRING) return (*text || (*string && !**string)) && (*string = text);
     double number = o->kind == EX_WHOLE ? (double)strtoll(text, &end, 10) : strtod(text, &end);
     if (end == text || *end || !(number >= o->low && number <= o->high)) return false;
     if (o->kind == EX_REAL) *(double *)o->value = number;
@@ -100,8 +94,8 @@ static void help(const char *what)
         printf("  --%s %-*s %s", o->name, 21 - (int)strlen(o->name), o->argument, o->help);
         printf(*preset ? " (default %s)\n" : "\n", preset);
     }
-    printf("  %-24s %s\n", "--help", "this list");
-    printf("\nOf an option that is given twice the last one counts.\n");
+    printf("  --help %17s this list\n\nOf an option that is given twice the last one counts.\n",
+           "");
     exit(ex_end());
 }
 

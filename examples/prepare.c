@@ -217,34 +217,31 @@ void ex_prepare(void)
     if (ex.threads > 0) ex_check(tn_set_num_threads(ex.threads));
 }
 
-static tn_dtype dtype_of(const char *precision)
-{
-    const tn_dtype dtype[] = { TN_F32, TN_BF16, TN_F16 };
-    for (int i = 0; i < 3; i++)
-        if (!strcmp(precision, tn_dtype_name(dtype[i]))) return dtype[i];
-    if (strcmp(precision, "tf32") != 0)
-        ex_refuse("--precision %s: want f32, tf32, bf16, f16 or auto", precision);
-    if (ex.where.type != TN_CUDA) ex_refuse("--precision tf32: want --device cuda with it");
-    ex_check(tn_set_tf32(true)); /* f32 with rounded operands */
-    return TN_F32;
-}
-
-/* Decides --precision; prints version, device, settings and the model. */
-static void print_head(void)
+/* Returns whether bf16 was chosen for its speed. */
+static bool decide_precision(void)
 {
     static tn_checkpoint_part scaling = { .name = "scaler" };
+    bool chosen = !strcmp(ex.precision, "auto") && tn_bf16_is_fast(ex.where);
+    if (!strcmp(ex.precision, "auto")) ex.precision = chosen ? "bf16" : "f32";
+    bool tf32 = !strcmp(ex.precision, "tf32"), f16 = !strcmp(ex.precision, "f16");
+    ex.dtype = f16 ? TN_F16 : !strcmp(ex.precision, "bf16") ? TN_BF16 : TN_F32;
+    if (ex.dtype == TN_F32 && !tf32 && strcmp(ex.precision, "f32") != 0)
+        ex_refuse("--precision %s: want f32, tf32, bf16, f16 or auto", ex.precision);
+    if (tf32 && ex.where.type != TN_CUDA) ex_refuse("--precision tf32: want --device cuda with it");
+    if (tf32) ex_check(tn_set_tf32(true)); /* f32 with rounded operands */
+    if (f16 && ex.capture)
+        ex_refuse("--capture: --precision f16 looks at the gradients: want f32, tf32 or bf16");
+    ex_check_ptr(ex.scaler = tn_scaler_new((tn_scaler_options){ .disabled = !f16 }));
+    scaling.scaler = ex.scaler;
+    if (f16) ex.state.parts = &scaling, ex.state.n_parts = 1;
+    return chosen;
+}
+
+/* Version, device, settings and the model. */
+static void print_head(bool chosen)
+{
     tn_cuda_properties gpu = { .name = "" };
     int column = 0;
-    bool chosen = !strcmp(ex.precision, "auto");
-    if (chosen) ex.precision = tn_bf16_is_fast(ex.where) ? "bf16" : "f32";
-    ex.dtype = dtype_of(ex.precision);
-    if (ex.dtype == TN_F16 && ex.capture)
-        ex_refuse("--capture: --precision f16 looks at the gradients: want f32, tf32 or bf16");
-    ex.scaler = tn_scaler_new((tn_scaler_options){ .disabled = ex.dtype != TN_F16 });
-    ex_check_ptr(scaling.scaler = ex.scaler);
-    ex.state.n_parts = ex.dtype == TN_F16;
-    ex.state.parts = ex.state.n_parts ? &scaling : NULL;
-    if (ex.quiet) return;
     if (ex.where.type == TN_CUDA) ex_check(tn_cuda_get_properties(ex.where.index, &gpu));
     printf("tenon %s, ", tn_version_string());
     if (tn_parallel_size() > 1) printf("%d processes of ", tn_parallel_size());
@@ -255,7 +252,7 @@ static void print_head(void)
         column += printf("%s%s %s", column ? ", " : "", o->name, ex_value(o));
     }
     printf("\n");
-    if (chosen && ex.dtype == TN_BF16)
+    if (chosen)
         printf("This device multiplies bf16, which is faster: --precision f32 for none of it.\n");
     ex_flush();
     if (ferror(stdout)) exit(ex_end()); /* before any work */
@@ -264,7 +261,8 @@ static void print_head(void)
 
 void ex_start(void)
 {
-    print_head();
+    bool chosen = decide_precision();
+    if (!ex.quiet) print_head(chosen);
     if (ex.load) ex_check(tn_load(ex.state.model, ex.load));
     share();
     /* after --shard, of which each process reads its own part */

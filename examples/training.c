@@ -48,25 +48,21 @@ static bool line_is_due(void)
     return ex.step % every == 0 || ex.step == first_step + 1;
 }
 
-/* The most useful numbers first, then a bar; the rate only if there is room for both. */
+/* On a terminal the part of the line that is done stands in reverse video. */
 static void show_line(double lr)
 {
-    enum { LEAST = 10, MOST = 40, FRAME = 4 };
-    char line[256], bar[] = "########################################"
-                            "........................................";
+    char line[256];
     double now = seconds(), units = (double)(ex.step - shown_step) * ex.per_step;
     long left = (long)((now - began) / (ex.step - first_step) * (ex.total - ex.step) + 0.5);
-    int digits = ex_redrawn ? snprintf(NULL, 0, "%d", ex.total) : 0, width = ex_width() - 1;
-    int n = snprintf(line, sizeof line, "step %*d/%d  loss %.4f  %ld:%02ld:%02ld left  %6.0f %s/s",
-                     digits, ex.step, ex.total, take_mean(LINE), left / 3600, left / 60 % 60,
-                     left % 60, units / (now - shown_at), ex.unit);
-    int all = n + snprintf(line + n, sizeof line - (size_t)n, "  lr %.2e", lr);
-    if (!ex_redrawn || all + FRAME + LEAST <= width) n = all;
-    printf("%.*s", ex_redrawn && n > width ? width : n, line);
-    int cells = width - n - FRAME < MOST ? width - n - FRAME : MOST;
-    if (ex_redrawn && cells >= LEAST)
-        printf("  [%.*s]", cells, bar + MOST - (int)((double)cells * ex.step / ex.total));
-    printf(ex_redrawn ? "\033[K\r" : "\n");
+    int digits = ex_redrawn ? snprintf(NULL, 0, "%d", ex.total) : 0, most = ex_width() - 1;
+    int n = snprintf(line, sizeof line,
+                     "step %*d/%d  loss %.4f  %ld:%02ld:%02ld left  %6.0f %s/s  lr %.2e", digits,
+                     ex.step, ex.total, take_mean(LINE), left / 3600, left / 60 % 60, left % 60,
+                     units / (now - shown_at), ex.unit, lr);
+    n = ex_redrawn && n > most ? most : n;
+    int done = (int)((double)n * ex.step / ex.total);
+    printf(ex_redrawn ? "\033[7m%.*s\033[m%.*s\033[K\r" : "%.*s%.*s\n", done, line, n - done,
+           line + done);
     ex_flush();
     shown_step = ex.step;
     shown_at = now;
@@ -160,12 +156,8 @@ static void write_log(void)
 /* Whether own is true in any process: all must call it. */
 static bool any(bool own)
 {
-    TN_SCOPE
-    {
-        tn_tensor *sum = tn_full(TN_SCALAR, own);
-        ex_check(tn_parallel_sum_(sum));
-        own = tn_item(sum) > 0;
-    }
+    own = tn_parallel_agree(own ? TN_E_STATE : TN_OK) != TN_OK;
+    tn_error_clear();
     return own;
 }
 

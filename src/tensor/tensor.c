@@ -418,17 +418,17 @@ static void destroy(tn_tensor *t)
  * drops that end here are few. */
 TNI_NOINLINE static void destroy_listed(tn_tensor *t)
 {
-    static TNI_THREAD bool running; /* first: so gcc packs it with other small ones */
-    static TNI_THREAD tn_tensor *waiting;
-    t->next = waiting;
+    static tn_tensor end;                 /* of the list */
+    static TNI_THREAD tn_tensor *waiting; /* NULL: nothing is being dropped */
+    bool first = !waiting;
+    t->next = first ? &end : waiting;
     waiting = t;
-    if (running) return;
-    running = true;
-    while ((t = waiting)) {
+    if (!first) return;
+    while ((t = waiting) != &end) {
         waiting = t->next;
         destroy(t);
     }
-    running = false;
+    waiting = NULL;
 }
 
 void tn_drop(tn_tensor *t)

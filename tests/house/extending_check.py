@@ -10,6 +10,7 @@ Seen to fail: an anchor that is not there; a slope with another sign (golden_f64
 CHANGELOG.md in the first section (5 files); an optimizer without .function; a line of 101 columns; an op
 that autocast casts without a word in autograd.h.
 """
+import concurrent.futures
 import json
 import os
 import re
@@ -150,7 +151,7 @@ def check(tree, files, edited, program):
     shim = "enabled" if shutil.which("g++") else "disabled"
     if not os.path.exists(os.path.join(tree, "build/build.ninja")):
         left_out = [f"-D{what}=disabled" for what in ("cuda", "examples", "bench")]
-        run("meson", "setup", "build", "--buildtype=debug", "-Db_lundef=false", f"-Dshim={shim}", *left_out, cwd=tree)
+        run("meson", "setup", "build", "--buildtype=debug", "-Ddebug=false", "-Db_lundef=false", f"-Dshim={shim}", *left_out, cwd=tree)
     version = re.search(r"version: '([0-9.]+)'", files["meson.build"].decode())[1]
     targets = [f"src/libtenon.so.{version}", "tests/fuzz_api/fuzz_api", *(f"tests/{program}" for program in SUITES.values())]
     if shim == "enabled":
@@ -159,9 +160,12 @@ def check(tree, files, edited, program):
     warnings = [line for line in log.splitlines() if "warning:" in line]
     if warnings:
         sys.exit("\n".join(warnings))
-    for suite, name in SUITES.items():
-        forks = {"CK_FORK": "yes"} if suite == "nn" else {}  # some of its tests set an allocator
-        run(f"build/tests/{name}", cwd=tree, env={**env, **forks})
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        forks = {"nn": {"CK_FORK": "yes"}}  # some of its tests set an allocator
+        started = {suite: pool.submit(run, f"build/tests/{name}", cwd=tree, env={**env, **forks.get(suite, {})})
+                   for suite, name in SUITES.items()}
+    for suite, done in started.items():
+        done.result()
         print(f"{suite}: ok")
     print(run("tests/fuzz_api/rows_check.sh", "build/tests/fuzz_api/fuzz_api", cwd=tree).splitlines()[-2])
     for name in FUNCTIONS:

@@ -2,6 +2,8 @@
  * nn_calls.c - calls: who owns results, what forward may leave in the module's struct, how deep
  * calls and walks go; and the table that shows a module.
  */
+#include <sys/resource.h>
+
 #include "boxes.h"
 
 /* ---- who owns what --------------------------------------------------------------------------- */
@@ -373,11 +375,15 @@ START_TEST(calls_end_before_the_stack_does)
 }
 END_TEST
 
-/* Walks keep a stack of their own. */
+/* Walks keep a stack of their own: the program's has room for 26 bytes a module. */
 START_TEST(walks_go_as_deep_as_modules_do)
 {
-    const int depth = 100000;
+    const int depth = 10000;
+    struct rlimit limit, before;
     FILE *file = fopen("/dev/null", "w");
+    ck_assert_int_eq(getrlimit(RLIMIT_STACK, &before), 0);
+    limit = (struct rlimit){ .rlim_cur = 256 << 10, .rlim_max = before.rlim_max };
+    ck_assert_int_eq(setrlimit(RLIMIT_STACK, &limit), 0);
     tn_module *m = linear(1, 1);
     for (int i = 0; i < depth; i++) m = tn_sequential(tn_relu_new(), m);
     assert_ok(tn_eval(m));
@@ -389,6 +395,7 @@ START_TEST(walks_go_as_deep_as_modules_do)
     ck_assert_int_eq(tn_parameters(m)->n, 2);
     owned(tn_module_clone(m));
     assert_ok(tn_module_summary(file, owned(m)));
+    setrlimit(RLIMIT_STACK, &before);
     fclose(file);
 }
 END_TEST
