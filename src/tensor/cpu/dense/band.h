@@ -157,13 +157,23 @@ static inline void fill(const band *b, int64_t plane, int64_t top, int64_t rows,
         fill_rows(b, at, n, false, to);
 }
 
-/* Has the cache fetch such rows while others are worked on. */
-static inline void fetch(const band *b, int64_t plane, int64_t top, int64_t rows)
+/* Such rows that are read next, and the lines of the cache that each step of the work on others
+ * fetches of them. */
+typedef struct ahead {
+    const char *at;
+    int64_t lines;
+} ahead;
+
+static inline ahead fetch_in(const band *b, int64_t plane, int64_t top, int64_t rows, int64_t steps)
 {
-    const int64_t item = (int64_t)tn_dtype_size(b->of.dtype), line = 64;
-    const int64_t first = row_from(b, top), n = row_from(b, top + rows) - first;
-    const char *at = (const char *)b->of.data + (plane * b->h + first) * b->w * item;
-    for (int64_t i = 0; i < n * b->w * item; i += line) __builtin_prefetch(at + i, 0, 2);
+    const int64_t first = row_from(b, top), row = b->w * (int64_t)tn_dtype_size(b->of.dtype);
+    return (ahead){ (const char *)b->of.data + (plane * b->h + first) * row,
+                    (row_from(b, top + rows) - first) * row / (64 * steps) + 1 };
+}
+
+static inline void fetch(ahead *a)
+{
+    for (int64_t i = 0; i < a->lines; i++, a->at += 64) __builtin_prefetch(a->at, 0, 2);
 }
 
 /* ---- what a convolution reads of it ---------------------------------------------------------- */
