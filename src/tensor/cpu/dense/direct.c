@@ -65,29 +65,27 @@ TNI_INLINE void add_taps(const direct *p, int out, const float *w, const float *
     }
 }
 
-/* The vector'th of some rows: its place in a band, and in a plane of y. */
-static inline int64_t place(const window *s, int64_t vector, int64_t ld, int64_t step)
-{
-    const int64_t across = (s->w - 1) / LANES + 1, column = vector % across * LANES;
-    return vector / across * step * ld + TNI_MAX(TNI_MIN(column, s->w - LANES), 0);
-}
-
 /* Rows of a block of channels. */
 TNI_INLINE void make_rows(const direct *p, const float *w, const float *bias, const float *bands,
                           int64_t rows, int64_t channels, int64_t at, bool bf16)
 {
     const window *s = &p->s;
-    const int64_t n = TNI_MIN(s->w, LANES), all = rows * ((s->w - 1) / LANES + 1);
+    const int64_t n = TNI_MIN(s->w, LANES), across = (s->w - 1) / LANES + 1, all = rows * across;
+    int64_t from[2], to[2], row = 0, column = 0;
     for (int64_t v = 0; v < all; v += 2) {
-        const int64_t u = TNI_MIN(v + 1, all - 1), from = place(s, v, s->in.width, s->step[0]);
-        const int64_t to[2] = { at + place(s, v, s->w, 1), at + place(s, u, s->w, 1) };
-        const int64_t later = place(s, u, s->in.width, s->step[0]) - from;
+        for (int k = 0; k < 2; k++) {
+            const int64_t j = TNI_MAX(TNI_MIN(column * LANES, s->w - LANES), 0);
+            from[k] = row * s->step[0] * s->in.width + j;
+            to[k] = at + row * s->w + j;
+            if (v + k + 1 < all && ++column == across) column = 0, row++;
+        }
+        const int64_t later = from[1] - from[0];
         vector sum[OUT][2];
         for (int o = 0; o < OUT; o++) sum[o][0] = sum[o][1] = (vector){ 0 } + bias[o];
         if (channels <= OUT / 2)
-            add_taps(p, OUT / 2, w, bands + from, later, sum);
+            add_taps(p, OUT / 2, w, bands + from[0], later, sum);
         else
-            add_taps(p, OUT, w, bands + from, later, sum);
+            add_taps(p, OUT, w, bands + from[0], later, sum);
         for (int o = 0; o < channels; o++)
             for (int k = 0; k < 2; k++)
                 store(sum[o][k], p->out.data, to[k] + o * s->h * s->w, n, bf16);
