@@ -1,5 +1,5 @@
 /*
- * band.h - rows of images as convolutions read them in vectors (depthwise.c, direct.c): some rows of
+ * band.h - rows of images as convolutions read them in vectors (depthwise.c): some rows of
  * a plane are copied into a band in the L1 or L2 cache, f32 with zeros around them, so that nothing
  * has edges. With stride 2 a row of the band holds the even columns of the padded image first, then
  * the odd ones; so places that a tap reads for neighbours of y are neighbours, too.
@@ -186,8 +186,6 @@ typedef struct window {
     int64_t h, w;         /* of a plane of results; of dw: of dy */
     int64_t rows, pieces; /* of such a plane */
     int64_t at[AXIS];     /* where a column of taps begins in a row of the band */
-    bool
-        turned; /* the gradient of x for stride 1: a convolution of dy, kernels turned by 180 degrees */
 } window;
 
 /* Rows of the band that `rows` results read. */
@@ -196,7 +194,7 @@ static inline int64_t band_rows(const window *p, int64_t rows)
     return (rows - 1) * p->step[0] + (p->kernel[0] - 1) * p->dilation[0] + 1;
 }
 
-/* But for rows and pieces. The gradient of x is a convolution of dy, with gaps as wide as the stride,
+/* But for rows and pieces. The gradient of x is a convolution of dy, with gaps as the stride says,
  * by kernels turned by 180 degrees. False: there is no vector in it, or too much. */
 static inline bool plan_window(window *p, const tni_convolution *c)
 {

@@ -6,7 +6,7 @@
  * way. ROWS vectors of neighbouring rows of y are sums of a band's vectors (band.h), which are
  * loaded once for all of them, times weights, while the next plane is fetched from memory. The
  * gradient of x is the same, from dy with zeros between its numbers where there are strides. dw is
- * summed in vectors over the rows of a plane, then over the images, and across the lanes at the end.
+ * summed in vectors over the rows of a plane, then over the images, and at last across the lanes.
  *
  * dw also multiplies zeros by numbers beside those that belong to a tap; where a sum is not finite,
  * the general kernels compute all of dw again.
