@@ -28,7 +28,7 @@ static tn_module *norm(int channels)
     return tn_batch_norm2d_new(channels, (tn_batch_norm_options){ 0 });
 }
 
-/* y = act(body(x) + skip(x)), skip being x itself where there is none; without act: of MobileNet. */
+/* y = act(body(x) + skip(x)); where there is none, skip is x itself, and there is no act. */
 typedef struct residual {
     tn_module base;
     tn_module *body, *skip, *act;

@@ -114,11 +114,6 @@ static tni_convolution as_one(int kind, const conv *c)
         tni_convolution one = as_one(kind, c);                                                     \
         return tni_cpu_table(#isa) && tni_depthwise_##isa(&one, &c->status);                       \
     }                                                                                              \
-    static bool direct_##isa(int kind, conv *c)                                                    \
-    {                                                                                              \
-        tni_convolution one = as_one(kind, c);                                                     \
-        return tni_cpu_table(#isa) && tni_direct_##isa(&one, &c->status);                          \
-    }                                                                                              \
     static bool small_##isa(const tni_gemm *g)                                                     \
     {                                                                                              \
         if (tni_is_half(g->dtype) || !tni_cpu_table(#isa)) return false;                           \
@@ -171,18 +166,15 @@ static provider conv_providers[] = {
     { "plain", general_baseline, false, false, { 0 } },
     { "Winograd, plain", winograd_baseline, true, false, { 0 } },
     { "depthwise, plain", depthwise_baseline, false, false, { 0 } },
-    { "direct, plain", direct_baseline, false, false, { 0 } },
     { "all, plain", backend_baseline, true, false, { 0 } },
 #if defined(__x86_64__)
     { "avx2", general_avx2, false, false, { 0 } },
     { "Winograd, avx2", winograd_avx2, true, false, { 0 } },
     { "depthwise, avx2", depthwise_avx2, false, false, { 0 } },
-    { "direct, avx2", direct_avx2, false, false, { 0 } },
     { "all, avx2", backend_avx2, true, false, { 0 } },
     { "avx512", general_avx512, false, false, { 0 } },
     { "Winograd, avx512", winograd_avx512, true, false, { 0 } },
     { "depthwise, avx512", depthwise_avx512, false, false, { 0 } },
-    { "direct, avx512", direct_avx512, false, false, { 0 } },
     { "all, avx512", backend_avx512, true, false, { 0 } },
 #endif
     { "AMX", conv_by_amx, false, false, { 0 } },
@@ -317,8 +309,42 @@ static const tni_conv2d_sizes named_convs[] = {
     /* and without: dw where an image is narrower than the stride */
     { 8, 1, 64, 32, 2, 64, 3, 3, 0, 0, { 1, 3 }, { 1, 1 }, { 1, 1 } },
     { 6, 1, 43, 7, 1, 23, 5, 2, 0, 0, { 2, 2 }, { 2, 1 }, { 1, 1 } },
+    /* depthwise: planes in several pieces; rows of y that see no row of x */
+    { 1, 2, 2, 300, 70, 2, 3, 3, 0, 0, { 1, 1 }, { 1, 1 }, { 1, 1 } },
+    { 1, 2, 2, 301, 71, 2, 5, 5, 0, 0, { 2, 2 }, { 2, 2 }, { 1, 1 } },
+    { 4, 5, 5, 4, 6, 5, 1, 1, 0, 0, { 1, 1 }, { 3, 3 }, { 1, 1 } },
 };
 enum { NAMED = sizeof named_convs / sizeof *named_convs };
+
+/* The bits of depthwise results do not depend on the number of threads. */
+START_TEST(depthwise_by_threads)
+{
+    static const int threads[] = { 1, 2, 3, 7 };
+    tni_conv2d_sizes z = {
+        3, 40, 40, 61, 30, 40, 3, 3, 0, 0, { 1 + _i, 1 + _i }, { 1, 1 }, { 1, 1 }
+    };
+    ck_assert(measure(&z));
+    plain p = plain_conv(&z, true);
+    for (int d = 0; d < 2; d++) {
+        conv c = conv_of(&z, &p, d ? TN_BF16 : TN_F32);
+        tni_array *result[] = { &c.y.y, &c.dx.dx, &c.dw.dw };
+        for (int kind = 0; kind < KINDS; kind++) {
+            const size_t size = (size_t)p.s[kind].n * tn_dtype_size(c.dtype);
+            void *first = NULL;
+            for (int t = 0; t < 4; t++) {
+                assert_ok(tn_set_num_threads(threads[t]));
+                void *y = result[kind]->data = numbers_as(NULL, p.s[kind].n, c.dtype);
+                tni_convolution one = as_one(kind, &c);
+                ck_assert(tni_convolve(&one, &c.status));
+                ck_assert_int_eq(c.status, TN_OK);
+                if (first) ck_assert_msg(memcmp(first, y, size) == 0, "%d threads", threads[t]);
+                first = y;
+            }
+        }
+    }
+    guarded_free(0);
+}
+END_TEST
 
 START_TEST(named_convolutions)
 {
@@ -522,5 +548,6 @@ Suite *test_suite(void)
     if (getenv("PROVIDERS")) tcase_set_timeout(t, 0);
     tcase_add_test(t, random_convolutions);
     tcase_add_loop_test(t, named_convolutions, 0, NAMED);
+    tcase_add_loop_test(t, depthwise_by_threads, 0, 2);
     return suite;
 }

@@ -1,5 +1,5 @@
 /*
- * band.h - rows of images as convolutions read them in vectors (depthwise.c, direct.c): some rows of
+ * band.h - rows of images as convolutions read them in vectors (depthwise.c): some rows of
  * a plane are copied into a band in the L1 or L2 cache, f32 with zeros around them, so that nothing
  * has edges. With stride 2 a row of the band holds the even columns of the padded image first, then
  * the odd ones; so places that a tap reads for neighbours of y are neighbours, too.
@@ -157,13 +157,23 @@ static inline void fill(const band *b, int64_t plane, int64_t top, int64_t rows,
         fill_rows(b, at, n, false, to);
 }
 
-/* Has the cache fetch such rows while others are worked on. */
-static inline void fetch(const band *b, int64_t plane, int64_t top, int64_t rows)
+/* Such rows that are read next, and the lines of the cache that each step of the work on others
+ * fetches of them. */
+typedef struct ahead {
+    const char *at;
+    int64_t lines;
+} ahead;
+
+static inline ahead fetch_in(const band *b, int64_t plane, int64_t top, int64_t rows, int64_t steps)
 {
-    const int64_t item = (int64_t)tn_dtype_size(b->of.dtype), line = 64;
-    const int64_t first = row_from(b, top), n = row_from(b, top + rows) - first;
-    const char *at = (const char *)b->of.data + (plane * b->h + first) * b->w * item;
-    for (int64_t i = 0; i < n * b->w * item; i += line) __builtin_prefetch(at + i, 0, 2);
+    const int64_t first = row_from(b, top), row = b->w * (int64_t)tn_dtype_size(b->of.dtype);
+    return (ahead){ (const char *)b->of.data + (plane * b->h + first) * row,
+                    (row_from(b, top + rows) - first) * row / (64 * steps) + 1 };
+}
+
+static inline void fetch(ahead *a)
+{
+    for (int64_t i = 0; i < a->lines; i++, a->at += 64) __builtin_prefetch(a->at, 0, 2);
 }
 
 /* ---- what a convolution reads of it ---------------------------------------------------------- */
@@ -176,8 +186,6 @@ typedef struct window {
     int64_t h, w;         /* of a plane of results; of dw: of dy */
     int64_t rows, pieces; /* of such a plane */
     int64_t at[AXIS];     /* where a column of taps begins in a row of the band */
-    bool
-        turned; /* the gradient of x for stride 1: a convolution of dy, kernels turned by 180 degrees */
 } window;
 
 /* Rows of the band that `rows` results read. */
@@ -186,7 +194,7 @@ static inline int64_t band_rows(const window *p, int64_t rows)
     return (rows - 1) * p->step[0] + (p->kernel[0] - 1) * p->dilation[0] + 1;
 }
 
-/* But for rows and pieces. The gradient of x is a convolution of dy, with gaps as wide as the stride,
+/* But for rows and pieces. The gradient of x is a convolution of dy, with gaps as the stride says,
  * by kernels turned by 180 degrees. False: there is no vector in it, or too much. */
 static inline bool plan_window(window *p, const tni_convolution *c)
 {

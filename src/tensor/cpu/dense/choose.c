@@ -105,17 +105,13 @@ typedef struct vectors {
     bool (*few)(const tni_product *p);
     bool (*winograd)(const tni_convolution *c, tn_status *status);
     bool (*depthwise)(const tni_convolution *c, tn_status *status);
-    bool (*direct)(const tni_convolution *c, tn_status *status);
-    void (*small_f32)(const tni_gemm *g);
-    void (*small_f64)(const tni_gemm *g);
+    void (*small_f32)(const tni_gemm *g), (*small_f64)(const tni_gemm *g);
 } vectors;
 
 #define EACH(isa)                                                                                  \
-    tni_winograd_##isa, tni_depthwise_##isa, tni_direct_##isa, tni_gemm_small_##isa##_f32,         \
-        tni_gemm_small_##isa##_f64
+    tni_winograd_##isa, tni_depthwise_##isa, tni_gemm_small_##isa##_f32, tni_gemm_small_##isa##_f64
 static const vectors by_isa[] = {
-    /* in the order of tni_cpu_isa() */
-    { NULL, NULL, NULL, EACH(baseline) },
+    { NULL, NULL, NULL, EACH(baseline) }, /* in the order of tni_cpu_isa() */
 #if defined(__x86_64__)
     { tni_tile_product_avx2, tni_tile_pack_avx2, tni_few_product_avx2, EACH(avx2) },
     { tni_tile_product_avx512, tni_tile_pack_avx512, tni_few_product_avx512, EACH(avx512) },
@@ -188,9 +184,9 @@ bool tni_few_product(const tni_product *p)
     return ours()->few(p);
 }
 
-static bool vectors_convolve(const tni_convolution *c, tn_status *status)
+static bool by_vectors(const tni_convolution *c, tn_status *status)
 {
-    return ours()->depthwise(c, status) || ours()->winograd(c, status) || ours()->direct(c, status);
+    return ours()->depthwise(c, status) || ours()->winograd(c, status);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -218,7 +214,7 @@ static const provider providers[N_PROVIDERS] = {
     [BY_AMX] = { amx_takes, tni_product_by_amx, amx_packs, AMX(pack), BIT(TN_BF16), AMX(convolve) },
     [BY_ONEDNN] = { onednn_takes, tni_onednn_product, NULL, NULL, BIT(TN_BF16), tni_onednn_convolve },
     [BY_VECTORS] = { tiles_take, tni_tile_product, tiles_pack, tni_tile_pack,
-                     BIT(TN_F32) | BIT(TN_BF16) | BIT(TN_F16), vectors_convolve },
+                     BIT(TN_F32) | BIT(TN_BF16) | BIT(TN_F16), by_vectors },
     [BY_ONEDNN_F32] = { NULL, NULL, NULL, NULL, BIT(TN_F32), tni_onednn_convolve },
     [BY_BLAS] = { blas_takes, tni_blas_product, NULL, NULL, 0, NULL },
     /* clang-format on */

@@ -1,9 +1,9 @@
 /*
  * dense.h - the room of products and convolutions. Order of reading: cut.c cuts a product into
  * pieces for the threads; choose.c has the table of who computes a piece, and a convolution; then
- * the providers: tile.c, few.c, winograd.c, depthwise.c and direct.c (vectors), amx.c and amx_conv.c (tiles of AMX),
- * small.c (tiny products), blas.c, onednn_use.c with its module, and conv.c, which takes every
- * convolution.
+ * the providers: tile.c, few.c, winograd.c, depthwise.c (vectors), amx.c and amx_conv.c (tiles of
+ * AMX), small.c (tiny products), blas.c, onednn_use.c with its module, and conv.c, which takes
+ * every convolution.
  */
 #ifndef TNI_DENSE_H
 #define TNI_DENSE_H
@@ -129,8 +129,7 @@ bool tni_onednn_convolve(const tni_convolution *c, tn_status *status);
 /* ---- vectors: compiled for each instruction set ---------------------------------------------- */
 
 /* tile.c and few.c, where there is AVX2; a product in strips of columns, if there are so many
- * (small.c); a convolution by Winograd's algorithm, in f32 inside; depthwise
- * ones; others straight from images (direct.c). */
+ * (small.c); a convolution by Winograd's algorithm, in f32 inside; depthwise. */
 enum { TNI_SMALL_STRIP = 8 };
 #define TNI_DENSE_PROTOTYPES(isa)                                                                  \
     bool tni_tile_product_##isa(const tni_product *p);                                             \
@@ -138,7 +137,6 @@ enum { TNI_SMALL_STRIP = 8 };
     bool tni_few_product_##isa(const tni_product *p);                                              \
     bool tni_winograd_##isa(const tni_convolution *c, tn_status *status);                          \
     bool tni_depthwise_##isa(const tni_convolution *c, tn_status *status);                         \
-    bool tni_direct_##isa(const tni_convolution *c, tn_status *status);                            \
     void tni_gemm_small_##isa##_f32(const tni_gemm *g);                                            \
     void tni_gemm_small_##isa##_f64(const tni_gemm *g);
 TNI_DENSE_PROTOTYPES(baseline)

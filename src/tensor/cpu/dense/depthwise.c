@@ -6,7 +6,7 @@
  * way. ROWS vectors of neighbouring rows of y are sums of a band's vectors (band.h), which are
  * loaded once for all of them, times weights, while the next plane is fetched from memory. The
  * gradient of x is the same, from dy with zeros between its numbers where there are strides. dw is
- * summed in vectors over the rows of a plane, then over the images, and across the lanes at the end.
+ * summed in vectors over the rows of a plane, then over the images, and at last across the lanes.
  *
  * dw also multiplies zeros by numbers beside those that belong to a tap; where a sum is not finite,
  * the general kernels compute all of dw again.
@@ -41,7 +41,7 @@ static void get_kernel(const depthwise *p, int64_t channel, float *w)
  * stride; size 0: any. count: rows at a time. */
 TNI_INLINE void filter_rows(const depthwise *p, int size, int step, int count, const float *w,
                             float bias, const float *from, int64_t rows, void *to, int64_t at,
-                            bool bf16)
+                            ahead a, bool bf16)
 {
     const int64_t width = p->s.in.width, all = p->s.w, n = TNI_MIN(all, LANES);
     const int64_t down = (size ? step : p->s.step[0]) * width, kh = p->s.kernel[0],
@@ -54,6 +54,7 @@ TNI_INLINE void filter_rows(const depthwise *p, int size, int step, int count, c
         for (int64_t j = 0; j < all; j += LANES) {
             const int64_t column = TNI_MAX(TNI_MIN(j, all - LANES), 0);
             const float *x = from + k * down + column;
+            fetch(&a);
             vector sum[ROWS];
             UNROLL
             for (int i = 0; i < count; i++) sum[i] = (vector){ 0 } + bias;
@@ -97,20 +98,26 @@ static int special(const depthwise *p)
 /* clang-format off */
 #define FILTER(name, bf16)                                                                         \
     static void name(const depthwise *p, const float *w, float bias, const float *from,            \
-                     int64_t rows, void *to, int64_t at)                                           \
+                     int64_t rows, void *to, int64_t at, ahead a)                                  \
     {                                                                                              \
         switch (rows < ROWS ? -1 : special(p)) {                                                   \
-        case -1: filter_rows(p, 0, 0, 1, w, bias, from, rows, to, at, bf16); break;                \
-        case 0: filter_rows(p, 0, 0, ROWS, w, bias, from, rows, to, at, bf16); break;              \
-        case 1: filter_rows(p, 3, 1, ROWS, w, bias, from, rows, to, at, bf16); break;              \
-        case 2: filter_rows(p, 3, 2, ROWS, w, bias, from, rows, to, at, bf16); break;              \
-        case 3: filter_rows(p, 5, 1, ROWS, w, bias, from, rows, to, at, bf16); break;              \
-        case 4: filter_rows(p, 5, 2, ROWS, w, bias, from, rows, to, at, bf16); break;              \
+        case -1: filter_rows(p, 0, 0, 1, w, bias, from, rows, to, at, a, bf16); break;                \
+        case 0: filter_rows(p, 0, 0, ROWS, w, bias, from, rows, to, at, a, bf16); break;              \
+        case 1: filter_rows(p, 3, 1, ROWS, w, bias, from, rows, to, at, a, bf16); break;              \
+        case 2: filter_rows(p, 3, 2, ROWS, w, bias, from, rows, to, at, a, bf16); break;              \
+        case 3: filter_rows(p, 5, 1, ROWS, w, bias, from, rows, to, at, a, bf16); break;              \
+        case 4: filter_rows(p, 5, 2, ROWS, w, bias, from, rows, to, at, a, bf16); break;              \
         }                                                                                          \
     }
 FILTER(filter_f32, false)
 FILTER(filter_bf16, true)
 /* clang-format on */
+
+/* Vectors of a piece, ROWS at a time. */
+static int64_t steps_of(const window *s)
+{
+    return ((s->rows - 1) / ROWS + 1) * ((s->w - 1) / LANES + 1);
+}
 
 /* A chunk's band of in, all zeros; what lies behind it. */
 static float *begin_band(const depthwise *p)
@@ -138,11 +145,11 @@ static void filter(void *context, int64_t begin, int64_t end)
         get_kernel(p, channel, w);
         fill(&s->in, plane, first * s->step[0] - s->pad[0], band_rows(s, rows), s->pieces > 1,
              from);
-        if (i + 1 < end)
-            fetch(&s->in, (i + 1) / s->pieces,
-                  (i + 1) % s->pieces * s->rows * s->step[0] - s->pad[0], band_rows(s, s->rows));
+        const int64_t next = TNI_MIN(i + 1, end - 1), below = next % s->pieces * s->rows;
+        const ahead a = fetch_in(&s->in, next / s->pieces, below * s->step[0] - s->pad[0],
+                                 band_rows(s, s->rows), steps_of(s));
         (p->out.dtype == TN_BF16 ? filter_bf16 : filter_f32)(p, w, bias, from, rows, p->out.data,
-                                                             (plane * s->h + first) * s->w);
+                                                             (plane * s->h + first) * s->w, a);
     }
 }
 
@@ -150,7 +157,7 @@ static void filter(void *context, int64_t begin, int64_t end)
 
 /* sums[t] += those of rows of dy, a multiple of ROWS, by vectors; as filter_rows. */
 TNI_INLINE void add_rows(const depthwise *p, int size, int step, int count, const float *x,
-                         const float *dy, int64_t rows, vector *sums)
+                         const float *dy, int64_t rows, ahead a[2], vector *sums)
 {
     const int64_t width = p->s.in.width, ld = p->dy.width, all = p->s.w;
     int64_t offset[5];
@@ -165,6 +172,8 @@ TNI_INLINE void add_rows(const depthwise *p, int size, int step, int count, cons
         for (int64_t j = 0; j < all; j += LANES) {
             const float *from = x + k * step * width + j;
             vector g[ROWS];
+            fetch(&a[0]);
+            fetch(&a[1]);
             UNROLL
             for (int i = 0; i < count; i++) g[i] = *(const vector *)(dy + (k + i) * ld + j);
             UNROLL
@@ -206,14 +215,14 @@ static void add_any_rows(const depthwise *p, const float *x, const float *dy, in
 }
 
 static void add_planes(const depthwise *p, const float *x, const float *dy, int64_t rows,
-                       vector *sums)
+                       ahead a[2], vector *sums)
 {
     switch (special(p)) {
     case 0: add_any_rows(p, x, dy, rows, sums); break;
-    case 1: add_rows(p, 3, 1, ROWS, x, dy, rows, sums); break;
-    case 2: add_rows(p, 3, 2, ROWS, x, dy, rows, sums); break;
-    case 3: add_rows(p, 5, 1, 2, x, dy, rows, sums); break;
-    case 4: add_rows(p, 5, 2, 2, x, dy, rows, sums); break;
+    case 1: add_rows(p, 3, 1, ROWS, x, dy, rows, a, sums); break;
+    case 2: add_rows(p, 3, 2, ROWS, x, dy, rows, a, sums); break;
+    case 3: add_rows(p, 5, 1, 2, x, dy, rows, a, sums); break;
+    case 4: add_rows(p, 5, 2, 2, x, dy, rows, a, sums); break;
     }
 }
 
@@ -249,16 +258,15 @@ static void sum_images(void *context, int64_t begin, int64_t end)
             const int64_t c = i / s->pieces % n, first = i % s->pieces * s->rows;
             const int64_t plane = i / s->pieces / n * p->channels + c0 + c;
             const int64_t rows = tni_up(TNI_MIN(s->rows, s->h - first), ROWS);
-            const int64_t j = i + 1, below = j % s->pieces * s->rows;
+            const int64_t j = TNI_MIN(i + 1, all - 1), below = j % s->pieces * s->rows;
             const int64_t after = j / s->pieces / n * p->channels + c0 + j / s->pieces % n;
             fill(&s->in, plane, first * s->step[0] - s->pad[0], band_rows(s, rows), s->pieces > 1,
                  x);
             fill(&p->dy, plane, first, rows, s->pieces > 1, dy);
-            if (j < all) {
-                fetch(&s->in, after, below * s->step[0] - s->pad[0], band_rows(s, s->rows));
-                fetch(&p->dy, after, below, s->rows);
-            }
-            add_planes(p, x, dy, rows, sums + c * taps);
+            ahead a[] = { fetch_in(&s->in, after, below * s->step[0] - s->pad[0],
+                                   band_rows(s, s->rows), steps_of(s)),
+                          fetch_in(&p->dy, after, below, s->rows, steps_of(s)) };
+            add_planes(p, x, dy, rows, a, sums + c * taps);
         }
         for (int64_t c = 0; c < n; c++)
             if (!write_kernel(p, c0 + c, sums + c * taps))
