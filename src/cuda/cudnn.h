@@ -41,5 +41,8 @@ tn_status tni_cudnn_run(const dnn_plan *plan, int n, const dnn_operand *operands
  * nothing was written. */
 tn_status tni_cudnn_attention(const tni_attention *a, bool *done);
 tn_status tni_cudnn_attention_grad(const tni_attention_grad *a, bool *done);
+tn_status tni_cudnn_conv2d(const tni_conv2d *a, bool *done);
+tn_status tni_cudnn_conv2d_grad_input(const tni_conv2d_grad_input *a, bool *done);
+tn_status tni_cudnn_conv2d_grad_weight(const tni_conv2d_grad_weight *a, bool *done);
 
 #endif

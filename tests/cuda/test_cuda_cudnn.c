@@ -123,6 +123,69 @@ START_TEST(refusals)
 }
 END_TEST
 
+/* ---- convolution ----------------------------------------------------------------------------- */
+
+typedef struct conv {
+    int64_t n, c, o, size, kernel;
+    tn_conv2d_spec how;
+    tn_dtype dtype;
+    bool bias;
+} conv;
+
+static uint64_t convolve(const conv *c)
+{
+    tn_manual_seed(4);
+    const int64_t inputs = c->c / (c->how.groups > 0 ? c->how.groups : 1);
+    tn_tensor *x = drawn(TN_SHAPE(c->n, c->c, c->size, c->size), c->dtype, true);
+    tn_tensor *w = drawn(TN_SHAPE(c->o, inputs, c->kernel, c->kernel), c->dtype, true);
+    tn_tensor *b = c->bias ? drawn(TN_SHAPE(c->o), c->dtype, true) : TN_NONE;
+    tn_tensor *y = tn_conv2d(x, w, b, c->how);
+    assert_made(y);
+    assert_ok(tn_backward(tn_sum(tn_square(tn_to_dtype(y, TN_F32)), NULL, 0, false)));
+    return tn_hash(y) * 31 * 31 + tn_hash(tn_grad(x)) * 31 + tn_hash(tn_grad(w));
+}
+
+START_TEST(which_convolutions)
+{
+    static const struct {
+        conv c;
+        int runs;
+    } cases[] = {
+        { { 2, 16, 24, 9, 3, { .padding = { 1, 1 } }, TN_BF16, false }, 3 },
+        { { 2, 16, 24, 9, 3, { .stride = { 2, 2 } }, TN_F16, true }, 3 },
+        { { 4, 5, 7, 12, 3, { .dilation = { 2, 2 } }, TN_BF16, true },
+          3 }, /* channels as they are */
+        { { 2, 16, 32, 9, 3, { .groups = 2 }, TN_BF16, false }, 3 },
+        { { 2, 16, 16, 12, 3, { .groups = 16 }, TN_BF16, false }, 0 }, /* depthwise */
+        { { 2, 16, 24, 12, 1, { .groups = 1 }, TN_BF16, false }, 1 },  /* a product; dw by cuDNN */
+        { { 2, 16, 24, 9, 3, { .groups = 1 }, TN_F32, false }, 0 },
+        { { 2, 16, 24, 9, 3, { .groups = 1 }, TN_F64, false }, 0 },
+        { { 1, 2, 2, 5, 3, { .groups = 1 }, TN_BF16, false }, 0 }, /* small */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_scope s = tn_scope_begin();
+        long long before = runs_so_far();
+        uint64_t first = convolve(&cases[i].c);
+        expect_used(cases[i].runs, before);
+        ck_assert(convolve(&cases[i].c) == first);
+        tn_scope_end(s);
+    }
+}
+END_TEST
+
+START_TEST(convolutions_in_tf32)
+{
+    const conv c = { 2, 16, 24, 9, 3, { .groups = 1 }, TN_F32, true };
+    tn_scope s = tn_scope_begin();
+    assert_ok(tn_set_tf32(true));
+    long long before = runs_so_far();
+    convolve(&c);
+    expect_used(3, before);
+    assert_ok(tn_set_tf32(false));
+    tn_scope_end(s);
+}
+END_TEST
+
 /* ---- absent, or too old ---------------------------------------------------------------------- */
 
 static const sizes small = { 1, 2, 2, 64, 64, 32, true, false, TN_BF16 };
@@ -235,6 +298,40 @@ START_TEST(failing_runs)
     };
     tn_scope scope = tn_scope_begin();
     draw_inputs(64);
+    long long before = runs_so_far();
+    sweep_failures(&s);
+    ck_assert_int_gt(runs_so_far(), before);
+    ck_assert_str_eq(complaint(), "");
+    tn_scope_end(scope);
+}
+END_TEST
+
+static tn_status run_convolution(void)
+{
+    tn_tensor *x = tn_detach(in[0]), *w = tn_detach(in[1]);
+    if (!x || !w || tn_set_requires_grad(x, true) != TN_OK ||
+        tn_set_requires_grad(w, true) != TN_OK)
+        return tn_error_status();
+    tn_tensor *y = tn_conv2d(x, w, in[2], (tn_conv2d_spec){ 0 });
+    tn_tensor *seed = y ? tn_ones_like(y) : NULL;
+    if (!seed) return tn_error_status();
+    tn_status status = tn_backward_from(y, seed, 0);
+    uint64_t hash = status == TN_OK ? tn_hash(y) : 0, dx = hash ? tn_hash(tn_grad(x)) : 0;
+    uint64_t dw = dx ? tn_hash(tn_grad(w)) : 0;
+    if (!dw) return tn_error_status();
+    result = (hash * 31 + dx) * 31 + dw;
+    return TN_OK;
+}
+
+/* Channels are copied inside. */
+START_TEST(failing_convolutions)
+{
+    const scenario s = { "convolution by cuDNN", make_inputs, run_convolution, state,
+                         drop_nothing,           true };
+    tn_scope scope = tn_scope_begin();
+    in[0] = drawn(TN_SHAPE(2, 16, 8, 8), TN_BF16, false);
+    in[1] = drawn(TN_SHAPE(16, 16, 3, 3), TN_BF16, false);
+    in[2] = drawn(TN_SHAPE(16), TN_BF16, false);
     long long before = runs_so_far();
     sweep_failures(&s);
     ck_assert_int_gt(runs_so_far(), before);
@@ -388,9 +485,12 @@ Suite *test_suite(void)
     tcase_add_test(t, which_calls);
     tcase_add_test(t, plans_are_kept);
     tcase_add_test(t, refusals);
+    tcase_add_test(t, which_convolutions);
+    tcase_add_test(t, convolutions_in_tf32);
     tcase_add_loop_test(t, left_out, 0, 3);
     tcase_add_test(t, captured);
     tcase_add_test(t, failing_runs);
+    tcase_add_test(t, failing_convolutions);
     tcase_add_loop_test(t, failing_plans, 0, 5);
     tcase_add_test(t, mistakes);
     tcase_add_test(t, wrong_graphs);
