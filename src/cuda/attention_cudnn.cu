@@ -1,27 +1,27 @@
 /*
- * attention_cudnn.cu - attention in bf16 and f16 through cuDNN, on GPUs of 9.0 and later: there its
- * kernels use warpgroup products, which ours (mma.sync) do not; 8.x keeps ours.
+ * attention_cudnn.cu - attention in bf16 and f16 through cuDNN, on GPUs of 9.0 and later: there
+ * its kernels use warpgroup products, which ours (mma.sync) do not; 8.x keeps ours.
  *
  * Rows are kept as ours keep them (kernels.h): cuDNN's log-sum L of exp(scores) is top = L, or L /
  * scale without a mask, and share 1, so either backward follows either forward. Masks of keys are
- * added to the scores as the lowest number of E's size; a row of which nothing is left shows in its
- * L, and is set to 0 afterwards. Other masks are for our kernels.
+ * added to the scores as the lowest number of E's size; a row of which nothing is left shows in
+ * its L, and is set to 0 afterwards. Other masks are for our kernels.
  *
- * Backward is for 9.x only: of the engines for 10.x, the one with the same bits in each run must be
- * picked by numbers that differ between versions.
+ * Backward is for 9.x only: of the engines for 10.x, the one with the same bits in each run must
+ * be picked by numbers that differ between versions.
  */
+#include <type_traits>
+
 #include "cuda/attention_call.h"
 #include "cuda/cudnn.h"
 
 enum { LEAST = 64, BLOCK = 256 };
 
-template <typename E> struct lowest; /* of a score, from a mask */
-template <> struct lowest<bf16> {
-    static constexpr float value = -1e30f;
-};
-template <> struct lowest<f16> {
-    static constexpr float value = -65504;
-};
+/* What a mask adds to a score: the same in both types, but for their ranges. */
+template <typename E> static __host__ __device__ __forceinline__ float lowest()
+{
+    return std::is_same<E, f16>::value ? -65504 : -1e30f;
+}
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
@@ -37,7 +37,7 @@ static __global__ void __launch_bounds__(BLOCK)
         const bool blocked =
             mask[row / heads * batch_stride + row % heads * head_stride + i % keys * key_stride] !=
             0;
-        to[i] = element<E>::rounded(blocked ? lowest<E>::value : 0.0f);
+        to[i] = element<E>::rounded(blocked ? lowest<E>() : 0.0f);
     }
 }
 
@@ -49,7 +49,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_rows(attention<E> a, b
     for (int64_t r = blockIdx.x * static_cast<int64_t>(BLOCK) + threadIdx.x; r < rows;
          r += static_cast<int64_t>(gridDim.x) * BLOCK) {
         const float sum = a.top[r];
-        const bool empty = masked && sum < lowest<E>::value / 2;
+        const bool empty = masked && sum < lowest<E>() / 2;
         a.top[r] = empty ? 0 : masked ? sum : sum / a.scale;
         if (a.share) a.share[r] = empty ? 0 : 1;
         if (!empty) continue;

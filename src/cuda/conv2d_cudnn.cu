@@ -1,12 +1,12 @@
 /*
- * conv2d_cudnn.cu - convolution through cuDNN: no columns in memory. bf16 and f16, and f32 where TF32
- * is allowed; sums in f32, a bias added to them before the one rounding.
+ * conv2d_cudnn.cu - convolution through cuDNN: no columns in memory. bf16 and f16, and f32 where
+ * TF32 is allowed; sums in f32, a bias added to them before the one rounding.
  *
- * Tensor cores want channels innermost. Given x [n, c, h, w] cuDNN would copy it there and y back in
- * kernels of its own, into its workspace (seen in the plans' sizes); here the copies are ours (tiles
- * in copy.cu), so that no plan without them is taken. Copied are x, w and y (dy, w, dx; x, dy, dw):
- * each read once and written once. Channels of a group that are no multiple of 8 are left to cuDNN
- * as they are.
+ * Tensor cores want channels innermost. Given x [n, c, h, w] cuDNN would copy it there and y back
+ * in kernels of its own, into its workspace (seen in the plans' sizes); here the copies are ours
+ * (tiles in copy.cu), so that no plan without them is taken. Copied are x, w and y (dy, w, dx; x,
+ * dy, dw): each read once and written once. Channels of a group that are no multiple of 8 are left
+ * to cuDNN as they are.
  */
 #include "cuda/conv2d.h"
 #include "cuda/cudnn.h"
@@ -33,10 +33,26 @@ static tn_status plan_for(const described *d, const dnn_plan **plan)
 {
     const tni_conv2d_sizes *c = &d->sizes;
     dnn_key key = {};
-    for (int64_t v : { static_cast<int64_t>(3 + d->pass), static_cast<int64_t>(d->dtype),
-                       static_cast<int64_t>(d->bias), static_cast<int64_t>(d->inside), c->n,
-                       c->groups, c->c, c->h, c->w, c->o, c->kh, c->kw, c->oh, c->ow, c->stride[0],
-                       c->stride[1], c->padding[0], c->padding[1], c->dilation[0], c->dilation[1] })
+    for (int64_t v : { static_cast<int64_t>(3 + d->pass),
+                       static_cast<int64_t>(d->dtype),
+                       static_cast<int64_t>(d->bias),
+                       static_cast<int64_t>(d->inside),
+                       c->n,
+                       c->groups,
+                       c->c,
+                       c->h,
+                       c->w,
+                       c->o,
+                       c->kh,
+                       c->kw,
+                       c->oh,
+                       c->ow,
+                       c->stride[0],
+                       c->stride[1],
+                       c->padding[0],
+                       c->padding[1],
+                       c->dilation[0],
+                       c->dilation[1] })
         dnn_add(&key, v);
     const dnn_request want = { &key, describe, d };
     return tni_cudnn_plan(&want, plan);
@@ -61,12 +77,9 @@ struct part {
 
 static tni_array array_of(void *at, tn_dtype dtype, const int64_t *s, bool inside)
 {
-    if (inside)
-        return tni_array{
-            at, dtype, 4, { s[0], s[1], s[2], s[3] }, { s[1] * s[2] * s[3], 1, s[3] * s[1], s[1] }
-        };
+    const int64_t c = inside ? 1 : s[2] * s[3], w = inside ? s[1] : 1;
     return tni_array{
-        at, dtype, 4, { s[0], s[1], s[2], s[3] }, { s[1] * s[2] * s[3], s[2] * s[3], s[3], 1 }
+        at, dtype, 4, { s[0], s[1], s[2], s[3] }, { s[1] * s[2] * s[3], c, s[3] * w, w }
     };
 }
 

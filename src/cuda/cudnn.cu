@@ -1,9 +1,10 @@
 /*
  * cudnn.cu - opening cuDNN, the cache of plans, running a plan.
  *
- * What cuDNN refuses (a version, a graph, a shape) is computed by this module's own kernels, without
- * a word; what fails for another reason is an error that names the call. TN_CUDNN=off leaves cuDNN
- * out, TN_CUDNN=show says on stderr what was found, another value is the library's file.
+ * What cuDNN refuses (a version, a graph, a shape) is computed by this module's own kernels,
+ * without a word; what fails for another reason is an error that names the call. TN_CUDNN=off
+ * leaves cuDNN out, TN_CUDNN=show says on stderr what was found, another value is the library's
+ * file.
  */
 #include <atomic>
 #include <cstdio>

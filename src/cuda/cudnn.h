@@ -1,7 +1,8 @@
 /*
- * cudnn.h - cuDNN 9, where it is installed: opened at first use, absent without complaint. Plans are
- * made at the first call of a shape and kept for good: graphs hold their kernels. So a captured step
- * finds those of the call before it, and makes none; what has no plan uses this module's own kernels.
+ * cudnn.h - cuDNN 9, where it is installed: opened at first use, absent without complaint. Plans
+ * are made at the first call of a shape and kept for good: graphs hold their kernels. So a
+ * captured step finds those of the call before it, and makes none; what has no plan uses this
+ * module's own kernels.
  */
 #ifndef TNI_CUDNN_H
 #define TNI_CUDNN_H

@@ -12,6 +12,8 @@
  */
 #include "cuda/cudnn_graph.h"
 
+#include <initializer_list>
+
 enum { CONFIGURATIONS = 32, ALIGNED = 16 };
 
 /* ---- descriptors ----------------------------------------------------------------------------- */
@@ -27,12 +29,9 @@ static bool check(dnn_graph *g, dnn_status status, const char *call)
 static dnn_descriptor create(dnn_graph *g, int type)
 {
     dnn_descriptor d = nullptr;
-    if (g->status != 0) return nullptr;
-    if (g->n_made == DNN_MADE) {
-        check(g, DNN_INTERNAL, "a graph too large");
-        return nullptr;
-    }
-    if (!check(g, g->api->BackendCreateDescriptor(type, &d), "cudnnBackendCreateDescriptor"))
+    if (g->n_made == DNN_MADE) check(g, DNN_INTERNAL, "a graph too large");
+    if (g->status != 0 ||
+        !check(g, g->api->BackendCreateDescriptor(type, &d), "cudnnBackendCreateDescriptor"))
         return nullptr;
     return g->made[g->n_made++] = d;
 }
@@ -55,16 +54,25 @@ static void set_descriptor(dnn_graph *g, dnn_descriptor d, int name, dnn_descrip
     set(g, d, name, DNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
-static void finish(dnn_graph *g, dnn_descriptor d)
+static dnn_descriptor finish(dnn_graph *g, dnn_descriptor d)
 {
     if (g->status == 0) check(g, g->api->BackendFinalize(d), "cudnnBackendFinalize");
+    return d;
 }
 
-static void operation(dnn_graph *g, dnn_descriptor d)
+/* An operation: what its attributes name. A NULL descriptor is left out. */
+struct link {
+    int name;
+    dnn_descriptor to;
+};
+
+static dnn_descriptor operation(dnn_graph *g, int type, std::initializer_list<link> links)
 {
-    finish(g, d);
-    if (g->n_operations == DNN_OPERATIONS) check(g, DNN_INTERNAL, "a graph too large");
-    if (g->status == 0) g->operations[g->n_operations++] = d;
+    dnn_descriptor d = create(g, type);
+    for (const link &l : links)
+        if (l.to) set_descriptor(g, d, l.name, l.to);
+    if (g->n_operations < DNN_OPERATIONS) g->operations[g->n_operations++] = d;
+    return d;
 }
 
 void dnn_drop(dnn_graph *g)
@@ -105,15 +113,12 @@ static dnn_tensor tensor(dnn_graph *g, int64_t id, int type, const int64_t *size
     return t;
 }
 
-static dnn_tensor tensor_of(dnn_graph *g, int64_t id, const tni_array *x)
+/* turned: with the last two axes exchanged. */
+static dnn_tensor tensor_of(dnn_graph *g, int64_t id, const tni_array *x, bool turned = false)
 {
-    return tensor(g, id, type_of(x->dtype), x->size, x->stride, 0);
-}
-
-static dnn_tensor turned(dnn_graph *g, int64_t id, const tni_array *x)
-{
-    const int64_t size[4] = { x->size[0], x->size[1], x->size[3], x->size[2] };
-    const int64_t stride[4] = { x->stride[0], x->stride[1], x->stride[3], x->stride[2] };
+    const int third = turned ? 3 : 2, last = turned ? 2 : 3;
+    const int64_t size[4] = { x->size[0], x->size[1], x->size[third], x->size[last] };
+    const int64_t stride[4] = { x->stride[0], x->stride[1], x->stride[third], x->stride[last] };
     return tensor(g, id, type_of(x->dtype), size, stride, 0);
 }
 
@@ -130,25 +135,22 @@ static dnn_tensor number(dnn_graph *g, int64_t id)
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-static void pointwise_to(dnn_graph *g, int mode, const dnn_tensor &x, const dnn_tensor *b,
-                         const dnn_tensor *t, const dnn_tensor &y, int64_t axis)
+static void pointwise_to(dnn_graph *g, int mode, const dnn_tensor &x, dnn_descriptor b,
+                         dnn_descriptor t, const dnn_tensor &y, int64_t axis)
 {
+    const int precision = mode == DNN_POINTWISE_GEN_INDEX ? DNN_DATA_INT32
+                          : mode == DNN_POINTWISE_CMP_GE  ? DNN_DATA_BOOLEAN
+                                                          : DNN_DATA_FLOAT;
     dnn_descriptor how = create(g, DNN_BACKEND_POINTWISE_DESCRIPTOR);
-    const bool is_index = mode == DNN_POINTWISE_GEN_INDEX, is_test = mode == DNN_POINTWISE_CMP_GE;
     set_int(g, how, DNN_ATTR_POINTWISE_MODE, DNN_TYPE_POINTWISE_MODE, mode);
-    set_int(g, how, DNN_ATTR_POINTWISE_MATH_PREC, DNN_TYPE_DATA_TYPE,
-            is_index  ? DNN_DATA_INT32
-            : is_test ? DNN_DATA_BOOLEAN
-                      : DNN_DATA_FLOAT);
-    if (is_index) set(g, how, DNN_ATTR_POINTWISE_AXIS, DNN_TYPE_INT64, 1, &axis);
-    finish(g, how);
-    dnn_descriptor d = create(g, DNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-    set_descriptor(g, d, DNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
-    set_descriptor(g, d, DNN_ATTR_OPERATION_POINTWISE_XDESC, x.descriptor);
-    if (b) set_descriptor(g, d, DNN_ATTR_OPERATION_POINTWISE_BDESC, b->descriptor);
-    if (t) set_descriptor(g, d, DNN_ATTR_OPERATION_POINTWISE_TDESC, t->descriptor);
-    set_descriptor(g, d, DNN_ATTR_OPERATION_POINTWISE_YDESC, y.descriptor);
-    operation(g, d);
+    set_int(g, how, DNN_ATTR_POINTWISE_MATH_PREC, DNN_TYPE_DATA_TYPE, precision);
+    if (axis) set(g, how, DNN_ATTR_POINTWISE_AXIS, DNN_TYPE_INT64, 1, &axis);
+    finish(g, operation(g, DNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
+                        { { DNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, finish(g, how) },
+                          { DNN_ATTR_OPERATION_POINTWISE_XDESC, x.descriptor },
+                          { DNN_ATTR_OPERATION_POINTWISE_BDESC, b },
+                          { DNN_ATTR_OPERATION_POINTWISE_TDESC, t },
+                          { DNN_ATTR_OPERATION_POINTWISE_YDESC, y.descriptor } }));
 }
 
 /* A virtual y of x's sizes. */
@@ -157,22 +159,20 @@ static dnn_tensor pointwise(dnn_graph *g, int mode, const dnn_tensor &x,
                             int type = DNN_DATA_FLOAT, int64_t axis = 0)
 {
     dnn_tensor y = inner(g, type, x.size);
-    pointwise_to(g, mode, x, b, t, y, axis);
+    pointwise_to(g, mode, x, b ? b->descriptor : nullptr, t ? t->descriptor : nullptr, y, axis);
     return y;
 }
 
-/* Over the axes where y has one element. */
+/* Over the axes where y has fewer elements. */
 static void reduce_to(dnn_graph *g, int how_to, const dnn_tensor &x, const dnn_tensor &y)
 {
     dnn_descriptor how = create(g, DNN_BACKEND_REDUCTION_DESCRIPTOR);
     set_int(g, how, DNN_ATTR_REDUCTION_OPERATOR, DNN_TYPE_REDUCTION_OPERATOR_TYPE, how_to);
     set_int(g, how, DNN_ATTR_REDUCTION_COMP_TYPE, DNN_TYPE_DATA_TYPE, DNN_DATA_FLOAT);
-    finish(g, how);
-    dnn_descriptor d = create(g, DNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
-    set_descriptor(g, d, DNN_ATTR_OPERATION_REDUCTION_DESC, how);
-    set_descriptor(g, d, DNN_ATTR_OPERATION_REDUCTION_XDESC, x.descriptor);
-    set_descriptor(g, d, DNN_ATTR_OPERATION_REDUCTION_YDESC, y.descriptor);
-    operation(g, d);
+    finish(g, operation(g, DNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR,
+                        { { DNN_ATTR_OPERATION_REDUCTION_DESC, finish(g, how) },
+                          { DNN_ATTR_OPERATION_REDUCTION_XDESC, x.descriptor },
+                          { DNN_ATTR_OPERATION_REDUCTION_YDESC, y.descriptor } }));
 }
 
 static dnn_tensor rows_of(dnn_graph *g, int how_to, const dnn_tensor &x)
@@ -187,13 +187,11 @@ static void multiply_to(dnn_graph *g, const dnn_tensor &a, const dnn_tensor &b, 
 {
     dnn_descriptor how = create(g, DNN_BACKEND_MATMUL_DESCRIPTOR);
     set_int(g, how, DNN_ATTR_MATMUL_COMP_TYPE, DNN_TYPE_DATA_TYPE, DNN_DATA_FLOAT);
-    finish(g, how);
-    dnn_descriptor d = create(g, DNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
-    set_descriptor(g, d, DNN_ATTR_OPERATION_MATMUL_ADESC, a.descriptor);
-    set_descriptor(g, d, DNN_ATTR_OPERATION_MATMUL_BDESC, b.descriptor);
-    set_descriptor(g, d, DNN_ATTR_OPERATION_MATMUL_CDESC, c.descriptor);
-    set_descriptor(g, d, DNN_ATTR_OPERATION_MATMUL_DESC, how);
-    operation(g, d);
+    finish(g, operation(g, DNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR,
+                        { { DNN_ATTR_OPERATION_MATMUL_DESC, finish(g, how) },
+                          { DNN_ATTR_OPERATION_MATMUL_ADESC, a.descriptor },
+                          { DNN_ATTR_OPERATION_MATMUL_BDESC, b.descriptor },
+                          { DNN_ATTR_OPERATION_MATMUL_CDESC, c.descriptor } }));
 }
 
 static dnn_tensor multiply(dnn_graph *g, const dnn_tensor &a, const dnn_tensor &b)
@@ -211,10 +209,9 @@ static dnn_tensor reshaped(dnn_graph *g, const dnn_tensor &x, int type)
     const int64_t size[4] = { x.size[0], x.size[1], x.size[3], x.size[2] };
     const int64_t stride[4] = { x.stride[0], x.stride[1], x.stride[3], x.stride[2] };
     dnn_tensor y = tensor(g, g->fresh++, type, size, stride, DNN_ATTR_TENSOR_IS_VIRTUAL);
-    dnn_descriptor d = create(g, DNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
-    set_descriptor(g, d, DNN_ATTR_OPERATION_RESHAPE_XDESC, x.descriptor);
-    set_descriptor(g, d, DNN_ATTR_OPERATION_RESHAPE_YDESC, y.descriptor);
-    operation(g, d);
+    finish(g, operation(g, DNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR,
+                        { { DNN_ATTR_OPERATION_RESHAPE_XDESC, x.descriptor },
+                          { DNN_ATTR_OPERATION_RESHAPE_YDESC, y.descriptor } }));
     return y;
 }
 
@@ -251,7 +248,7 @@ static dnn_tensor rows_tensor(dnn_graph *g, int64_t id, const tni_array *q)
 
 void dnn_attention(dnn_graph *g, const tni_attention *a, const tni_array *bias, bool log_sum)
 {
-    const dnn_tensor q = tensor_of(g, DNN_Q, &a->q), k = turned(g, DNN_K, &a->k);
+    const dnn_tensor q = tensor_of(g, DNN_Q, &a->q), k = tensor_of(g, DNN_K, &a->k, true);
     const dnn_tensor v = tensor_of(g, DNN_V, &a->v), y = tensor_of(g, DNN_Y, &a->y);
     dnn_tensor s = scores(g, q, k, number(g, DNN_SCALE), bias);
     if (a->causal) s = masked(g, s);
@@ -261,48 +258,37 @@ void dnn_attention(dnn_graph *g, const tni_attention *a, const tni_array *bias, 
     const dnn_tensor sum = rows_of(g, DNN_REDUCE_TENSOR_ADD, s);
     if (log_sum) {
         const dnn_tensor log = pointwise(g, DNN_POINTWISE_LOG, sum);
-        pointwise_to(g, DNN_POINTWISE_ADD, top, &log, nullptr, rows_tensor(g, DNN_LOG_SUM, &a->q),
-                     0);
+        pointwise_to(g, DNN_POINTWISE_ADD, top, log.descriptor, nullptr,
+                     rows_tensor(g, DNN_LOG_SUM, &a->q), 0);
     }
     const dnn_tensor p = pointwise(g, DNN_POINTWISE_DIV, s, &sum, nullptr, q.type);
     multiply_to(g, p, v, y);
-}
-
-/* to = a b, summed over neighbouring heads where `to` has fewer. */
-static void multiply_heads(dnn_graph *g, const dnn_tensor &a, const dnn_tensor &b,
-                           const dnn_tensor &to)
-{
-    if (to.size[1] == a.size[1]) return multiply_to(g, a, b, to);
-    const int64_t size[4] = { a.size[0], a.size[1], a.size[2], b.size[3] };
-    const dnn_tensor all = inner(g, to.type, size);
-    multiply_to(g, a, b, all);
-    reduce_to(g, DNN_REDUCE_TENSOR_ADD, all, to);
 }
 
 void dnn_attention_grad(dnn_graph *g, const tni_attention_grad *a, const tni_array *bias)
 {
     const tni_attention *f = &a->of;
     const dnn_tensor q = tensor_of(g, DNN_Q, &f->q), y = tensor_of(g, DNN_Y, &f->y);
-    const dnn_tensor k = turned(g, DNN_K, &f->k), v = turned(g, DNN_V, &f->v);
+    const dnn_tensor k = tensor_of(g, DNN_K, &f->k, true), v = tensor_of(g, DNN_V, &f->v, true);
     const dnn_tensor dy = tensor_of(g, DNN_DY, &a->dy);
     const dnn_tensor scale = number(g, DNN_SCALE), one = number(g, DNN_ONE);
     const dnn_tensor log_sum = rows_tensor(g, DNN_LOG_SUM, &f->q);
     const dnn_tensor delta = rows_tensor(g, DNN_DELTA, &f->q);
     const dnn_tensor both = pointwise(g, DNN_POINTWISE_MUL, dy, &y);
     const dnn_tensor rows = rows_of(g, DNN_REDUCE_TENSOR_ADD, both);
-    pointwise_to(g, DNN_POINTWISE_MUL, rows, &one, nullptr, delta, 0);
+    pointwise_to(g, DNN_POINTWISE_MUL, rows, one.descriptor, nullptr, delta, 0);
 
     dnn_tensor p = scores(g, q, k, scale, bias);
     p = pointwise(g, DNN_POINTWISE_SUB, p, &log_sum);
     if (f->causal) p = masked(g, p);
     p = pointwise(g, DNN_POINTWISE_EXP, p);
-    multiply_heads(g, reshaped(g, p, q.type), dy, tensor_of(g, DNN_DV, &a->dv));
+    multiply_to(g, reshaped(g, p, q.type), dy, tensor_of(g, DNN_DV, &a->dv));
 
     dnn_tensor ds = multiply(g, dy, v);
     ds = pointwise(g, DNN_POINTWISE_SUB, ds, &delta);
     ds = pointwise(g, DNN_POINTWISE_MUL, ds, &p);
     ds = pointwise(g, DNN_POINTWISE_MUL, ds, &scale);
-    multiply_heads(g, reshaped(g, ds, q.type), q, tensor_of(g, DNN_DK, &a->dk));
+    multiply_to(g, reshaped(g, ds, q.type), q, tensor_of(g, DNN_DK, &a->dk));
     multiply_to(g, ds, reshaped(g, k, q.type), tensor_of(g, DNN_DQ, &a->dq));
 }
 
@@ -327,8 +313,7 @@ static dnn_descriptor geometry(dnn_graph *g, const tni_conv2d_sizes *c)
     set(g, d, DNN_ATTR_CONVOLUTION_POST_PADDINGS, DNN_TYPE_INT64, 2, c->padding);
     set(g, d, DNN_ATTR_CONVOLUTION_DILATIONS, DNN_TYPE_INT64, 2, c->dilation);
     set(g, d, DNN_ATTR_CONVOLUTION_FILTER_STRIDES, DNN_TYPE_INT64, 2, c->stride);
-    finish(g, d);
-    return d;
+    return finish(g, d);
 }
 
 static const struct {
@@ -355,18 +340,17 @@ void dnn_convolution(dnn_graph *g, dnn_pass pass, tn_dtype dtype, const tni_conv
     if (bias)
         y = planes(g, g->fresh++, DNN_DATA_FLOAT, c->n, c->o, c->oh, c->ow, inside,
                    DNN_ATTR_TENSOR_IS_VIRTUAL);
-    dnn_descriptor how = geometry(g, c);
-    dnn_descriptor d = create(g, passes[pass].operation);
-    set_descriptor(g, d, first + DNN_CONV_HOW, how);
-    set_descriptor(g, d, first + DNN_CONV_X, x.descriptor);
-    set_descriptor(g, d, first + DNN_CONV_W, w.descriptor);
-    set_descriptor(g, d, first + DNN_CONV_Y, y.descriptor);
+    dnn_descriptor d = operation(g, passes[pass].operation,
+                                 { { first + DNN_CONV_HOW, geometry(g, c) },
+                                   { first + DNN_CONV_X, x.descriptor },
+                                   { first + DNN_CONV_W, w.descriptor },
+                                   { first + DNN_CONV_Y, y.descriptor } });
     set(g, d, first + DNN_CONV_ALPHA, DNN_TYPE_FLOAT, 1, &one);
     set(g, d, first + DNN_CONV_BETA, DNN_TYPE_FLOAT, 1, &zero);
-    operation(g, d);
+    finish(g, d);
     if (!bias) return;
     const dnn_tensor b = planes(g, DNN_BIAS, type, 1, c->o, 1, 1, inside, 0);
-    pointwise_to(g, DNN_POINTWISE_ADD, y, &b, nullptr, result, 0);
+    pointwise_to(g, DNN_POINTWISE_ADD, y, b.descriptor, nullptr, result, 0);
 }
 
 /* ---- plans ----------------------------------------------------------------------------------- */

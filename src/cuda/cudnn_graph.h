@@ -32,28 +32,12 @@ struct dnn_tensor {
     int64_t size[4], stride[4];
 };
 
-/* What pointers are given for when a plan runs. */
-enum dnn_id {
-    DNN_Q = 1,
-    DNN_K,
-    DNN_V,
-    DNN_Y,
-    DNN_LOG_SUM, /* [B, H, T] f32: log of the sum of exp of a row's scores */
-    DNN_BIAS,    /* of attention: added to the scores; of a convolution: per channel */
-    DNN_SCALE,   /* these three: a float of the host each */
-    DNN_LOWEST,
-    DNN_ONE,
-    DNN_DY,
-    DNN_DQ,
-    DNN_DK,
-    DNN_DV,
-    DNN_DELTA, /* [B, H, T] f32, scratch */
-    DNN_X,
-    DNN_W,
-    DNN_DX,
-    DNN_DW,
-    DNN_VIRTUAL = 64
-};
+/* What pointers are given for when a plan runs. LOG_SUM: [B, H, T] f32, log of the sum of exp of a
+ * row's scores; DELTA like it, scratch; SCALE, LOWEST, ONE: a float of the host each; BIAS: added to
+ * attention's scores, or per channel. */
+enum { DNN_Q = 1, DNN_K, DNN_V, DNN_Y, DNN_DY, DNN_DQ, DNN_DK, DNN_DV, DNN_LOG_SUM, DNN_DELTA };
+enum { DNN_BIAS = 16, DNN_SCALE, DNN_LOWEST, DNN_ONE, DNN_X, DNN_W, DNN_DX, DNN_DW };
+enum { DNN_VIRTUAL = 64 };
 
 struct dnn_plan {
     dnn_descriptor plan; /* NULL: there is none */
@@ -69,11 +53,11 @@ dnn_plan dnn_choose(dnn_graph *g);
 /* y = softmax(scale q k^T + bias) v, of heads [B, H, T or S, D]. bias: [B or 1, H or 1, 1, S] of
  * q's type, or NULL. log_sum: also that output. */
 void dnn_attention(dnn_graph *g, const tni_attention *a, const tni_array *bias, bool log_sum);
-/* dq, dk, dv from y, dy and the log-sum; dk and dv are summed over the heads that share k and v. */
+/* dq, dk, dv from y, dy and the log-sum; dk and dv of all heads of q. */
 void dnn_attention_grad(dnn_graph *g, const tni_attention_grad *a, const tni_array *bias);
 
 enum dnn_pass { DNN_FORWARD, DNN_GRAD_INPUT, DNN_GRAD_WEIGHT };
-/* A convolution's y, dx or dw; sums in f32. inside: channels are the innermost axis of all three. */
+/* A convolution's y, dx or dw; sums in f32. inside: channels are all three's innermost axis. */
 void dnn_convolution(dnn_graph *g, dnn_pass pass, tn_dtype dtype, const tni_conv2d_sizes *c,
                      bool bias, bool inside);
 

@@ -1,15 +1,15 @@
 /*
- * test_cuda_cudnn.c - when cuDNN is used, over its stand-in (host/dnn.cpp): for which calls, with
- * which plans, what is computed when it is absent, too old, refuses or fails, and in captured steps.
- * The numbers are checked by the suites of attention and products, which run through it, too.
+ * test_cuda_cudnn.c - when cuDNN is used, over its stand-in (dnn.cpp): for which calls, with which
+ * plans, what is computed when it is absent, too old, refuses or fails, and in captured steps. The
+ * numbers are checked by the suites of attention and products, which run through it, too.
  *
  * Then the stand-in itself: each mistake that a caller can make is found, by name.
  *
  * Seen to fail, each with a complaint of the stand-in or wrong numbers: in cudnn_graph.cu a stride
  * of dense tensors, k not turned, the axis of the keys' index, a finalize left out, MATH_PREC not
- * set, delta's number used twice, the scale left out; in attention_cudnn.cu a pointer left out, the
- * mask's head stride, share of empty rows; in cudnn.cu the note of other bits ignored, plans made
- * anew.
+ * set, delta's number used twice, the scale left out; in attention_cudnn.cu a pointer left out,
+ * the mask's head stride, share of empty rows; in cudnn.cu the note of other bits ignored, plans
+ * made anew.
  */
 #include <stdlib.h>
 #include <unistd.h>

@@ -1,13 +1,13 @@
 /*
- * test_cudnn_real.cpp - the graphs of src/cuda with the real cuDNN, where it is installed; no GPU is
- * needed. Skipped (77) where there is none.
+ * test_cudnn_real.cpp - the graphs of src/cuda with the real cuDNN, where it is installed; no GPU
+ * is needed. Skipped (77) where there is none.
  *
- * Every number of cudnn_api.h is compared with cuDNN's header. Then descriptors, graphs, the choice of
- * an engine and its plan are made for GPUs given by their properties (CUDNN_BACKEND_DEVICEPROP, as
- * cuDNN's documentation has it for compiling ahead). Convolutions come to a plan. Attention's
- * kernels are compiled by cuDNN on the spot, and loaded by the driver, for which the toolkit's stub
- * stands: "broke" means that all went well up to there, and a graph that cuDNN does not know is
- * refused before.
+ * Every number of cudnn_api.h is compared with cuDNN's header. Then descriptors, graphs, the
+ * choice of an engine and its plan are made for GPUs given by their properties
+ * (CUDNN_BACKEND_DEVICEPROP, as cuDNN's documentation has it for compiling ahead). Convolutions
+ * come to a plan. Attention's kernels are compiled by cuDNN on the spot, and loaded by the driver,
+ * for which the toolkit's stub stands: "broke" means that all went well up to there, and a graph
+ * that cuDNN does not know is refused before.
  */
 #include <cstdio>
 #include <cstring>
@@ -22,15 +22,16 @@
 DNN_NAMES(SAME)
 #define SAME_CONV(pass, how, w, x, y)                                                              \
     static_assert(CUDNN_ATTR_OPERATION_CONVOLUTION_##pass##_BETA ==                                \
-                      DNN_ATTR_OPERATION_CONVOLUTION_##pass##_ALPHA + DNN_CONV_BETA &&             \
-                  CUDNN_ATTR_OPERATION_CONVOLUTION_##pass##_CONV_DESC ==                           \
-                      DNN_ATTR_OPERATION_CONVOLUTION_##pass##_ALPHA + DNN_CONV_HOW &&              \
-                  CUDNN_ATTR_OPERATION_CONVOLUTION_##pass##_##w ==                                 \
-                      DNN_ATTR_OPERATION_CONVOLUTION_##pass##_ALPHA + DNN_CONV_W &&                \
-                  CUDNN_ATTR_OPERATION_CONVOLUTION_##pass##_##x ==                                 \
-                      DNN_ATTR_OPERATION_CONVOLUTION_##pass##_ALPHA + DNN_CONV_X &&                \
-                  CUDNN_ATTR_OPERATION_CONVOLUTION_##pass##_##y ==                                 \
-                      DNN_ATTR_OPERATION_CONVOLUTION_##pass##_ALPHA + DNN_CONV_Y, #pass);
+                          DNN_ATTR_OPERATION_CONVOLUTION_##pass##_ALPHA + DNN_CONV_BETA &&         \
+                      CUDNN_ATTR_OPERATION_CONVOLUTION_##pass##_CONV_DESC ==                       \
+                          DNN_ATTR_OPERATION_CONVOLUTION_##pass##_ALPHA + DNN_CONV_HOW &&          \
+                      CUDNN_ATTR_OPERATION_CONVOLUTION_##pass##_##w ==                             \
+                          DNN_ATTR_OPERATION_CONVOLUTION_##pass##_ALPHA + DNN_CONV_W &&            \
+                      CUDNN_ATTR_OPERATION_CONVOLUTION_##pass##_##x ==                             \
+                          DNN_ATTR_OPERATION_CONVOLUTION_##pass##_ALPHA + DNN_CONV_X &&            \
+                      CUDNN_ATTR_OPERATION_CONVOLUTION_##pass##_##y ==                             \
+                          DNN_ATTR_OPERATION_CONVOLUTION_##pass##_ALPHA + DNN_CONV_Y,              \
+                  #pass);
 SAME_CONV(FORWARD, CONV_DESC, W, X, Y)
 SAME_CONV(BWD_DATA, CONV_DESC, W, DX, DY)
 SAME_CONV(BWD_FILTER, CONV_DESC, DW, X, DY)
@@ -44,7 +45,8 @@ static int failures;
 static void *open_any(const char *name)
 {
     static const char *const folders[] = { "", "/usr/local/cuda/lib64/", "/usr/local/cuda/lib/",
-                                           "/usr/local/cuda-13.0/lib/", "/usr/local/cuda-13.0/lib64/" };
+                                           "/usr/local/cuda-13.0/lib/",
+                                           "/usr/local/cuda-13.0/lib64/" };
     char path[256];
     for (const char *folder : folders) {
         std::snprintf(path, sizeof path, "%s%s", folder, name);
@@ -109,8 +111,14 @@ static void judge(dnn_graph *g, const char *what, int version, wanted want)
     std::printf("%s %4d %-34s %s (%d), workspace %lld\n", ok ? "ok  " : "FAIL", version, what,
                 names[got], g->status, static_cast<long long>(p.workspace));
     failures += !ok;
-    if (p.plan) api.BackendDestroyDescriptor(p.plan);
     dnn_drop(g);
+    int64_t n = 0, workspace = -1; /* the plan outlives what it was made of */
+    if (p.plan) {
+        api.BackendGetAttribute(p.plan, DNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, DNN_TYPE_INT64, 1,
+                                &n, &workspace);
+        failures += workspace != p.workspace;
+        api.BackendDestroyDescriptor(p.plan);
+    }
 }
 
 static dnn_graph empty(dnn_descriptor device)

@@ -4,12 +4,12 @@
  *
  * Descriptors keep their attributes, which are checked as cuDNN's documentation says: which a
  * descriptor has, their types and counts, which are required, set before it is finalized, and only
- * finalized descriptors used by others. A graph is run operation by operation on the tensors' sizes
- * and strides alone, in f32 and rounded to each tensor's type: whatever its operations compute, it
- * computes, and a wrong stride, axis or number gives wrong results or a complaint.
+ * finalized descriptors used by others. A graph is run operation by operation on the tensors'
+ * sizes and strides alone, in f32 and rounded to each tensor's type: whatever its operations
+ * compute, it computes, and a wrong stride, axis or number gives wrong results or a complaint.
  *
- * A complaint is a mistake of the caller (the first one is kept for tests, all go to stderr), and the
- * status BAD_PARAM. Of the configurations offered the first has the note of engines whose bits
+ * A complaint is a mistake of the caller (the first one is kept for tests, all go to stderr), and
+ * the status BAD_PARAM. Of the configurations offered the first has the note of engines whose bits
  * differ between runs (its results are wrong, so choosing it shows), the second cannot be
  * finalized. Graphs with a real tensor of 97 rows are not supported; with 98 the run is refused.
  */
