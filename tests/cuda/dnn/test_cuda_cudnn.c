@@ -5,11 +5,10 @@
  *
  * Then the stand-in itself: each mistake that a caller can make is found, by name.
  *
- * Seen to fail, each with a complaint of the stand-in or wrong numbers: in cudnn_graph.cu a stride
- * of dense tensors, k not turned, the axis of the keys' index, a finalize left out, MATH_PREC not
- * set, delta's number used twice, the scale left out; in attention_cudnn.cu a pointer left out,
- * the mask's head stride, share of empty rows; in cudnn.cu the note of other bits ignored, plans
- * made anew.
+ * Seen to fail, each with a complaint of the stand-in or wrong numbers (here and in cuda_attention
+ * through it): in cudnn_graph.cu a finalize left out, MATH_PREC not set, k not turned, one number
+ * for two tensors, a stride of dense tensors, the axis of the keys' index, ds without the scale,
+ * the note of other bits ignored.
  */
 #include <stdlib.h>
 #include <unistd.h>
