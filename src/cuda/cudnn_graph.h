@@ -33,8 +33,8 @@ struct dnn_tensor {
 };
 
 /* What pointers are given for when a plan runs. LOG_SUM: [B, H, T] f32, log of the sum of exp of a
- * row's scores; DELTA like it, scratch; SCALE, LOWEST, ONE: a float of the host each; BIAS: added to
- * attention's scores, or per channel. */
+ * row's scores; DELTA like it, scratch; SCALE, LOWEST, ONE: a float of the host each; BIAS: added
+ * to attention's scores, or per channel. */
 enum { DNN_Q = 1, DNN_K, DNN_V, DNN_Y, DNN_DY, DNN_DQ, DNN_DK, DNN_DV, DNN_LOG_SUM, DNN_DELTA };
 enum { DNN_BIAS = 16, DNN_SCALE, DNN_LOWEST, DNN_ONE, DNN_X, DNN_W, DNN_DX, DNN_DW };
 enum { DNN_VIRTUAL = 64 };
