@@ -8,6 +8,7 @@
  * Source: Dao et al., FlashAttention (2022), algorithm 1; Dao, FlashAttention-2 (2023), section 3.
  */
 #include "cuda/attention.h"
+#include "cuda/cudnn.h"
 
 template <typename R, int NC>
 static __global__ void __launch_bounds__(THREADS, sizeof(R) == 4 && NC <= 4 ? 3 : 2)
@@ -111,7 +112,10 @@ static tn_status in_f32(const tni_attention *g)
 
 tn_status tni_cuda_attention(const tni_attention *a)
 {
+    bool done;
+
     if (tn_status failed = fits(a); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cudnn_attention(a, &done); failed != TN_OK || done) return failed;
     if (tni_is_half(a->q.dtype)) return has_wide_heads(a) ? in_f32(a) : tni_cuda_half_attention(a);
     return TN_REAL(a->q.dtype, forward<R>(a));
 }

@@ -7,6 +7,7 @@
  * Source: Dao et al., FlashAttention (2022), algorithm 4; Dao, FlashAttention-2 (2023), section 3.
  */
 #include "cuda/attention.h"
+#include "cuda/cudnn.h"
 
 /* delta of a row by each warp. */
 template <typename R>
@@ -216,7 +217,11 @@ static tn_status backward_in_f32(const tni_attention_grad *g)
 
 tn_status tni_cuda_attention_grad(const tni_attention_grad *a)
 {
+    bool done;
+
     if (tn_status failed = fits(&a->of); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cudnn_attention_grad(a, &done); failed != TN_OK || done)
+        return failed;
     if (tni_is_half(a->of.q.dtype))
         return has_wide_heads(&a->of) ? backward_in_f32(a) : tni_cuda_half_attention_grad(a);
     return TN_REAL(a->of.q.dtype, backward<R>(a));

@@ -1,10 +1,12 @@
 /*
  * conv2d.cu - 2-D convolution: chooses the algorithm. A 1x1 kernel with stride 1 and no padding is
  * a plain product (gemm.cu); a depthwise convolution has no product in it and is computed directly
- * (depthwise.cu); all others go through columns and cuBLAS (conv2d_columns.cu). Every sum has a
+ * (depthwise.cu); all others go through cuDNN where it is installed (conv2d_cudnn.cu), else through
+ * columns and cuBLAS (conv2d_columns.cu). Every sum has a
  * fixed order: repeats give the same bits.
  */
 #include "cuda/conv2d.h"
+#include "cuda/cudnn.h"
 #include "cuda/half.h"
 
 enum { BLOCK = 256, LARGEST = 1 << 30 };
@@ -79,6 +81,7 @@ tn_status tni_cuda_conv2d(const tni_conv2d *a)
     const void *x = a->x.data, *w = a->w.data, *bias = a->bias.data;
     tn_dtype dtype = a->x.dtype;
     int64_t plane = c->oh * c->ow;
+    bool done;
 
     if (tn_status failed = fits("conv2d", c); failed != TN_OK) return failed;
     if (tn_status failed = check_floating("conv2d", dtype); failed != TN_OK) return failed;
@@ -98,6 +101,7 @@ tn_status tni_cuda_conv2d(const tni_conv2d *a)
                        false,   nullptr };
         return tni_cuda_gemm(&g);
     }
+    if (tn_status failed = tni_cudnn_conv2d(a, &done); failed != TN_OK || done) return failed;
     if (tn_status failed = start(y, bias, dtype, c); failed != TN_OK) return failed;
     return tni_cuda_columns(y, x, w, bias != nullptr, dtype, c);
 }
@@ -109,6 +113,7 @@ tn_status tni_cuda_conv2d_grad_input(const tni_conv2d_grad_input *a)
     const void *dy = a->dy.data, *w = a->w.data;
     tn_dtype dtype = a->dy.dtype;
     int64_t plane = c->h * c->w;
+    bool done;
 
     if (tn_status failed = fits("conv2d_grad_input", c); failed != TN_OK) return failed;
     if (tn_status failed = check_floating("conv2d_grad_input", dtype); failed != TN_OK)
@@ -122,6 +127,8 @@ tn_status tni_cuda_conv2d_grad_input(const tni_conv2d_grad_input *a)
                        false, nullptr };
         return tni_cuda_gemm(&g);
     }
+    if (tn_status failed = tni_cudnn_conv2d_grad_input(a, &done); failed != TN_OK || done)
+        return failed;
     return tni_cuda_columns_grad_input(dx, dy, w, dtype, c);
 }
 
@@ -132,6 +139,7 @@ tn_status tni_cuda_conv2d_grad_weight(const tni_conv2d_grad_weight *a)
     const void *dy = a->dy.data, *x = a->x.data;
     tn_dtype dtype = a->dy.dtype;
     int64_t size = c->o * (c->c / c->groups) * c->kh * c->kw, pixels = c->n * c->oh * c->ow;
+    bool done;
 
     if (tn_status failed = fits("conv2d_grad_weight", c); failed != TN_OK) return failed;
     if (tn_status failed = check_floating("conv2d_grad_weight", dtype); failed != TN_OK)
@@ -142,5 +150,7 @@ tn_status tni_cuda_conv2d_grad_weight(const tni_conv2d_grad_weight *a)
         return TN_CUDA(
             cudaMemsetAsync(dw, 0, (size_t)size * floating_size(dtype), tni_cuda_stream));
     if (is_depthwise(c)) return tni_cuda_depthwise_grad_weight(dw, dy, x, dtype, c);
+    if (tn_status failed = tni_cudnn_conv2d_grad_weight(a, &done); failed != TN_OK || done)
+        return failed;
     return tni_cuda_columns_grad_weight(dw, dy, x, dtype, c);
 }

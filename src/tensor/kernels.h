@@ -361,8 +361,8 @@ typedef struct tni_resample {
 typedef struct tni_attention {
     tni_array y;
     /* [B, H, T] dense, f64 for f64 inputs, else f32: a row's probabilities are share exp(s - top),
-     * s the scaled, masked scores, top the largest of them (some kernels: before the scale), or 0
-     * if no key is seen; share is 0 then. data NULL: not wanted */
+     * s the scaled, masked scores, top the largest of them (some kernels: before the scale; cuDNN:
+     * the log of their sum), or 0 if no key is seen; share is 0 then. data NULL: not wanted */
     tni_array top, share;
     tni_array q, k, v;
     /* data NULL: none; bool (true blocks) or real, rank 4 with 0-strides where it broadcasts */
