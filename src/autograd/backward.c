@@ -227,8 +227,7 @@ static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block, b
         if (!share) return tni_pending();
         bool last = i == n_in - 1; /* what earlier ones gave may come again */
         if (TNI_LIKELY(g.edge || i > 0))
-            status = deliver(p, edge->node, edge->index, edge->leaf, share, last);
-        if (status != TN_OK) return status;
+            TNI_TRY(deliver(p, edge->node, edge->index, edge->leaf, share, last));
         TNI_NOTIFY_OF(delivered, node, i, dx[i], share);
     }
     return TNI_UNLIKELY(tni_syncs) ? tni_sync_delivered(p, node) : TN_OK;

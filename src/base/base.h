@@ -104,10 +104,7 @@ TNI_SHARED void tni_error_save(tni_saved_error *to);
 TNI_SHARED void tni_error_restore(const tni_saved_error *from);
 /* Ends the function with the status of a call that failed. */
 #define TNI_TRY(call)                                                                              \
-    do {                                                                                           \
-        const tn_status tried_ = (call);                                                           \
-        if (tried_ != TN_OK) return tried_;                                                        \
-    } while (0)
+    for (tn_status tried_ = (call); tried_ != TN_OK;) return tried_
 /* Ignores a status: of a call that cannot fail here, or of one made while another failure, which is
  * the one reported, is cleaned up. */
 static inline void tni_disregard(tn_status status)

@@ -140,8 +140,7 @@ static tn_status save(const char *f, const tn_checkpoint *c, const tni_parts *pa
     if (c->loader) tni_loader_get(c->loader, &s.loader.state);
     if (status == TN_OK) status = values_of(&s, list, NULL);
     end(&s);
-    if (status == TN_OK) status = tni_parts_save(f, parts, list);
-    if (status != TN_OK) return status;
+    TNI_TRY(status == TN_OK ? tni_parts_save(f, parts, list) : status);
     tn_metadata own = { 2, (const char **)keys, (const char **)values };
     return tni_safetensors_write(
         f, path, list, (tni_writing){ .own = &own, .metadata = &c->metadata, .checksum = true });

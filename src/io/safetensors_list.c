@@ -99,15 +99,14 @@ tn_status tni_safetensors_take_up(tni_safetensors *file)
     /* the strings are the library's own, so reading may destroy them */
     char *ties = (char *)tni_safetensors_string(file, TNI_TIES);
     char *versions = (char *)tni_safetensors_string(file, TNI_VERSIONS);
-    tn_status status = ties ? read_ties(file, ties) : TN_OK;
+    TNI_TRY(ties ? read_ties(file, ties) : TN_OK);
     const bool old = has_old_ties(file), checkpoint = is_checkpoint(file);
-    for (int i = 0; old && status == TN_OK && i < file->pairs.n; i++) {
+    for (int i = 0; old && i < file->pairs.n; i++) {
         const tni_pair *pair = &file->pair[i];
         if (tni_old_tie(&file->entries.places, checkpoint, pair->key, pair->value))
-            status = add_tie(file, pair->key, pair->value);
+            TNI_TRY(add_tie(file, pair->key, pair->value));
     }
-    if (status == TN_OK && versions) status = read_versions(file, versions);
-    if (status != TN_OK) return status;
+    if (versions) TNI_TRY(read_versions(file, versions));
     const int64_t most = tn_get_file_limits().tensors;
     if (file->entries.n + (int64_t)file->ties.n > most)
         return bad(file,

@@ -4,9 +4,6 @@
  * A table leads from every 64 bytes of the struct of a live module to it, so that tn_assign finds
  * the slot from the address of a field.
  */
-#include <pthread.h>
-#include <stdint.h>
-
 #include "nn/module.h"
 
 tn_module tn_no_module_object;

@@ -298,12 +298,10 @@ static tn_status copy_all(const plan *p)
 {
     for (int i = 0; i < p->n; i++) {
         const step *s = &p->steps[i];
-        tn_status status = TN_OK;
         if (tni_none(s->source))
-            status = tn_fill_(s->target, s->value);
+            TNI_TRY(tn_fill_(s->target, s->value));
         else if (!p->options.assign && s->source != s->target)
-            status = tn_copy_(s->target, s->source);
-        if (status != TN_OK) return status;
+            TNI_TRY(tn_copy_(s->target, s->source));
     }
     return p->options.assign ? take_places(p, &p->place) : TN_OK;
 }

@@ -195,8 +195,7 @@ tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt)
     TNI_HOLD_TRAPS;
     if (!s || !opt) return tni_poison(__func__, s ? "opt" : "s");
     if (s->disabled) return tn_optim_step(opt);
-    tn_status status = find(s, opt) ? TN_OK : unscale(s, opt);
-    if (status != TN_OK) return status;
+    if (!find(s, opt)) TNI_TRY(unscale(s, opt));
     seen *e = find(s, opt);
     if (e->stepped)
         return tni_error(
@@ -204,7 +203,7 @@ tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt)
             "%s: this optimizer has stepped already: want once between two tn_scaler_update",
             __func__);
     const int64_t steps = tn_optim_steps(opt);
-    if (!e->bad) status = tn_optim_step(opt);
+    const tn_status status = e->bad ? TN_OK : tn_optim_step(opt);
     e->stepped = e->bad || tn_optim_steps(opt) > steps; /* even if a hook failed after it */
     s->now.skipped += e->bad;
     return status;

@@ -103,8 +103,8 @@ static tni_array column(const job *j, const tn_tensor *t, int64_t row)
 static tn_status make_logits(const job *j)
 {
     tni_gemm g = tni_matrix_product(all_of(j, j->l), piece_of_x(j), tni_turned(all_w(j)));
-    tn_status status = tni_product_bias(j->backend, &g, j->in[B]);
-    return status == TN_OK ? j->backend->gemm(&g) : status;
+    TNI_TRY(tni_product_bias(j->backend, &g, j->in[B]));
+    return j->backend->gemm(&g);
 }
 
 static tn_status one_piece(const job *j, tn_tensor *const *in)
@@ -170,7 +170,6 @@ static tn_status lce_forward(tni_call *c)
               .k = x->shape.size[1],
               .classes = w->shape.size[0],
               .in = in };
-    tn_status status = TN_OK;
     for (int i = 0, saved = 0; i < N_IN; i++) {
         tn_dtype dtype = i == WEIGHT ? j.wide : i <= B ? j.dtype : c->in[i]->dtype;
         bool kept = tni_none(c->in[i]) || c->in[i]->dtype == dtype;
@@ -180,18 +179,17 @@ static tn_status lce_forward(tni_call *c)
     cut(&j, c->device.type != TN_CPU);
     int64_t step = j.m;
     if (!make_room(&j, c->device)) return tni_pending();
-    for (; j.first < j.n && status == TN_OK; j.first += step) {
+    for (; j.first < j.n; j.first += step) {
         j.m = TNI_MIN(step, j.n - j.first);
-        status = one_piece(&j, in);
+        TNI_TRY(one_piece(&j, in));
     }
-    if (status != TN_OK) return status;
     tni_array loss = rows_part(c->out[0], 0, 1, 1);
     tni_reduce sum = {
         .function = TNI_R_sum, .y = loss, .x = rows_part(j.loss, 0, 1, j.n), .p = &(double){ 0 }
     };
     tni_binary scaled = { TNI_B_mul, loss, loss, rows_part(in[SCALE], 0, 1, 1), NULL };
-    status = j.backend->reduce(&sum);
-    return status == TN_OK ? j.backend->binary(&scaled) : status;
+    TNI_TRY(j.backend->reduce(&sum));
+    return j.backend->binary(&scaled);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
