@@ -5,7 +5,8 @@
  *     static void sign_f32(int64_t n, float *p, const float *g, float *const *state,
  *                          const tn_optim_numbers *o)
  *     {
- *         for (int64_t i = 0; i < n; i++) p[i] -= (float)o->lr * ((g[i] > 0) - (g[i] < 0));
+ *         const float lr = (float)o->lr, keep = 1 - lr * (float)o->weight_decay;
+ *         for (int64_t i = 0; i < n; i++) p[i] = keep * p[i] - lr * ((g[i] > 0) - (g[i] < 0));
  *     }
  *     ...
  *     static const tn_optim_type sign = {
@@ -20,16 +21,16 @@
 
 TN_BEGIN_C_
 
-/** At most so many numbers and states has a type. */
+/** At most so many numbers and states has a type. More may be in .user, which no file has. */
 enum { TN_OPTIM_NUMBERS = 8, TN_OPTIM_STATES = 6 };
 
 /** A number of an optimizer, which each group has. */
 typedef struct tn_number_type {
     const char *name;    /* "beta1": in messages, files, tn_optim_set_number. NULL: none */
     double initial;      /* where none is given */
-    double least, below; /* finite, at least least, below below; below 0: no limit above */
+    double least, below; /* finite, >= least, < below; a below of 0: no limit above */
     bool on_off;         /* a switch: 0 or 1 */
-    bool settled;        /* when a group is made, as a state's form depends on it */
+    bool settled;        /* fixed when its group is made: where form reads it. A `with` is so */
 } tn_number_type;
 
 /** A tensor that an optimizer keeps for each parameter. */
@@ -37,7 +38,7 @@ typedef struct tn_state_type {
     const char *name; /* "exp_avg": PARAMETER.exp_avg in files. NULL: none */
     const char *with; /* a number: where it is 0 there is no such state. NULL: always */
     double initial;   /* of all elements */
-    /** shape and dtype come as the parameter's, and may be changed, by the group's numbers too;
+    /** shape and dtype come as the parameter's, and may be set here, by the group's numbers too;
      *  false: this parameter has no such state. NULL: as the parameter */
     bool (*form)(const tn_tensor *p, const double *number, tn_shape *shape, tn_dtype *dtype);
 } tn_state_type;
@@ -53,10 +54,10 @@ typedef struct tn_optim_numbers {
 /** A parameter in a step by tensors. */
 typedef struct tn_optim_part {
     const char *name; /* the parameter's, in full */
-    /** g: the gradient; state NULL: it has none */
+    /** g: the gradient, without decay; state NULL: it has none. None is to be written */
     tn_tensor *const p, *const g, *const state[TN_OPTIM_STATES];
     tn_optim_numbers numbers; /* of its group, in this step */
-    /** to be set: tensors that come in their place; NULL, as they begin: it stays */
+    /** to be set: tensors that come in their place, old ones too; NULL, as they begin: it stays */
     tn_tensor *new_p, *new_state[TN_OPTIM_STATES];
 } tn_optim_part;
 
@@ -81,18 +82,18 @@ typedef enum tn_optim_rule {
 
 /**
  * An optimizer's type. It is copied; what it points to must live as long as its optimizers. It
- * changes p (decay included) by one of three:
+ * changes p by exactly one of three, which applies decay (g + wd p, or p (1 - lr wd)), as rules do:
  *
  * rule     a formula of ours
- * formula  for n elements of one parameter, in place; several threads call it. CPU only. Both f32
- *          and f64; bf16 and f16 come as f32. At most 3 states, all as the parameter
- * update   makes new tensors by our ops, of the old ones' shape, rounded to their dtype; on any
- *          device, without recording or autocast. All are made before one is written, so a step
- *          that fails has changed nothing; NULL results need no check. Not in captured steps
+ * formula  for n elements, a piece of one parameter, in place; several threads call it. CPU only.
+ *          Both f32 and f64; bf16 and f16 come as f32. States 0 to 2 at most, all as the parameter
+ * update   makes new tensors of the old ones' shape by our ops, on any device, unrecorded, without
+ *          autocast; they are rounded to the dtype. All are made before one is written: if an op or
+ *          update (tn_fail) failed, the step does and changes nothing. Not in captured steps
  */
 typedef struct tn_optim_type {
-    const char *name;                        /* of letters, digits and _: in files and messages */
-    const char *function;                    /* that makes one, in messages; NULL: tn_optim_new */
+    const char *name;     /* of letters, digits and _, not one of ours: in files and messages */
+    const char *function; /* that makes one, in messages; NULL: tn_optim_new */
     tn_number_type number[TN_OPTIM_NUMBERS]; /* in any order, with gaps */
     tn_state_type state[TN_OPTIM_STATES];    /* the same */
     double lr;                               /* where none is given; 0: 1e-3 */

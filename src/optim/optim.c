@@ -121,9 +121,8 @@ static const char *misfit_of(const tn_optim_type *type)
     if (!type->formula_f32 != !type->formula_f64) return "one formula: want f32 and f64";
     if (!plain && (type->rule || type->formula_f32))
         return "a formula's states: want the first three, of the parameter's form";
-    return type->rule || type->formula_f32 || type->update
-               ? NULL
-               : "neither rule, formula nor update: want one";
+    const int ways = (type->rule != TN_RULE_NONE) + !!type->formula_f32 + !!type->update;
+    return ways == 1 ? NULL : "want one of rule, formula and update";
 }
 
 /* ---- making one ------------------------------------------------------------------------------ */

@@ -649,7 +649,7 @@ START_TEST(bad_types)
     tn_optim_type t = { .name = "x" };
     ck_assert_ptr_null(tn_optim_new(NULL, l, o));
     tn_error_clear();
-    assert_null(tn_optim_new(&t, l, o), TN_E_INVALID, "x: neither rule, formula nor update");
+    assert_null(tn_optim_new(&t, l, o), TN_E_INVALID, "x: want one of rule, formula and update");
     t.formula_f32 = lion_f32;
     assert_null(tn_optim_new(&t, l, o), TN_E_INVALID, "x: one formula: want f32 and f64");
     t.formula_f64 = lion_f64;

@@ -25,7 +25,7 @@ tn_status tni_pt_optim_check(const char *function, const tn_optim *opt, const ch
                              bool *steps)
 {
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (!strcmp(types[i].name, opt->type->name))
+        if (opt->type->function && !strcmp(types[i].name, opt->type->name))
             return *key = types[i].key, *steps = types[i].steps, TN_OK;
     return tni_error(TN_E_UNSUPPORTED,
                      "%s: %s: want sgd, adam, adamw, rmsprop, adagrad, adamax, nadam or radam: the "
