@@ -39,4 +39,4 @@ for program; do
     done
 done
 echo "$# programs, $failures failures"
-[ $failures = 0 ] && [ $# = 5 ]
+[ $failures = 0 ] && [ $# = 6 ]

@@ -407,6 +407,7 @@ static const option_row rows[] = {
     SHOWN_BY(tn_metric_options, rows, "metrics/test_metrics.c", "scores_that_have_no_area"),
     INT(tn_tensorboard_options, purge_step, 0, 5, NAN, NULL, see_tensorboard, 0),
     FLAG(tn_tensorboard_options, use_purge_step, see_tensorboard, 0),
+    SHOWN_BY(tn_loader_options, device, "cuda/steps/test_cuda_loader.c", "same_batches"),
     CUSTOM(tn_loader_options, workers, loader_workers),
     CUSTOM(tn_loader_options, ahead, loader_workers),
     CUSTOM(tn_loader_options, samples, loader_tensors),
