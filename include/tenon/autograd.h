@@ -50,7 +50,7 @@ static inline void tn_leave_no_grad_(const int *was)
  *     TN_CHECK(tn_backward(loss));
  *
  * In dtype  matmul linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d
- *           scaled_dot_product_attention scaled_dot_product_attention_dropout prelu
+ *           scaled_dot_product_attention prelu
  * In f32    exp expm1 log log1p tan asin acos sinh cosh pow pow_scalar square reciprocal rsqrt
  *           softplus, sum sum_all mean mean_all var std prod norm logsumexp normalize
  *           cosine_similarity cumsum max min softmax log_softmax, cross_entropy cross_entropy_with

@@ -232,13 +232,13 @@ typedef struct tn_spectral_norm_options {
 /**
  * Spectral normalization: from now on each call of m makes its parameter of that name as v / s,
  * where s is about the largest singular value of v as a matrix with that axis as rows. In f32,
- * under autocast too, if v is bf16 or f16.
+ * under autocast too, if v is bf16 or f16. Threads call such layers one after another.
  *
  * State    parametrizations.NAME.original, v, the parameter itself, and no NAME any more; buffers
  *          parametrizations.NAME.0._u and ._v, the first singular vectors, nearly: random unit
  *          vectors after 15 iterations (TN_DIRECTION)
  * Errors   no such parameter; one without a field in the struct; fewer than two axes; an axis that
- *          is not there; m has one already. Nothing has changed then
+ *          is not there; m has one already, or an adapter (tn_lora). Nothing has changed then
  * Source   Miyato et al., Spectral Normalization for GANs (2018), algorithm 1
  * PyTorch: nn.utils.parametrizations.spectral_norm
  */

@@ -85,12 +85,6 @@ void tni_input_close(tni_input *in);
 /* TN_E_FORMAT: NAME begins at `begin`, but the part before it ends at `end`. */
 tn_status tni_input_gap(const tni_input *in, const char *name, int64_t begin, int64_t end);
 
-/* ---- a program's stream (input.c) ------------------------------------------------------------ */
-
-/* Whether there is one; whether it has taken all that was written. Else an error. */
-TNI_SHARED tn_status tni_stream_given(const char *function, const FILE *file);
-TNI_SHARED tn_status tni_stream_written(const char *function, FILE *file);
-
 /* ---- text in memory -------------------------------------------------------------------------- */
 
 /* A growing byte buffer; failed: it ran out of memory, further additions are ignored. */

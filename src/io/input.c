@@ -148,15 +148,3 @@ tn_status tni_bytes_file(tni_bytes *b, const char *function, const char *path, i
     b->data[b->n] = '\0';
     return TN_OK;
 }
-
-tn_status tni_stream_given(const char *function, const FILE *file)
-{
-    if (file) return TN_OK;
-    return tni_error(TN_E_INVALID, "%s: the file is NULL: want an open one", function);
-}
-
-tn_status tni_stream_written(const char *function, FILE *file)
-{
-    if (fflush(file) == 0 && !ferror(file)) return TN_OK;
-    return tni_error(TN_E_IO, "%s: the file cannot be written", function);
-}

@@ -195,7 +195,7 @@ tn_status tni_call_once(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
             status = m->state->hooks ? tni_hooked_call(m, n_in, in, n_out, result, dispatch)
                                      : dispatch(m, n_in, in, n_out, result);
         if (looked) status = tni_fields_after(&fields, m, n_in, in, status);
-        if (was) tni_made_put(m, was);
+        if (was) tni_made_end(m, was);
         innermost = f.outer;
         if (!f.outer) tni_call_site_here = NULL;
         tni_call_site_drop(f.site);

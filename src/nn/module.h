@@ -174,10 +174,10 @@ const tni_attention_options *tni_call_options(const tn_module *self);
 tn_module *tni_calling_at(const void *address);
 TNI_SHARED bool tni_calling(void);
 
-/* layers/parametrizations.c: makes that parameter, in its field; what was there. NULL + message. */
+/* layers/parametrizations.c: makes that parameter, in its field; what was there. NULL + message.
+ * Until it is back there, other threads wait. */
 tn_tensor *tni_made(tn_module *m);
-/* Puts t there. */
-tn_tensor *tni_made_put(tn_module *m, tn_tensor *t);
+void tni_made_end(tn_module *m, tn_tensor *was);
 
 /* ---- fields.c -------------------------------------------------------------------------------- */
 

@@ -5,7 +5,8 @@
  * Truth: the sum written with ops; bits for what must not change. peft's values and files are in
  * test_adapters.c.
  *
- * Seen to fail: with a merged sum used whatever was written since, sums left behind by a failure or
+ * Seen to fail: with a merged sum used whatever was written since or came in the place of what it was
+ * made of, a product in bf16, sums left behind by a failure or
  * by unmerging, rank in place of its root, modules with statistics or the base not frozen
  * (src/nn/layers/lora.c).
  */
@@ -313,6 +314,61 @@ START_TEST(merging_is_taken_back_bit_for_bit)
 }
 END_TEST
 
+/* What was merged is used for the tensors that it was made of alone: not for an average's, others
+ * that are put in their places, or a clone's that were cast to and fro. */
+START_TEST(a_sum_is_of_what_is_there)
+{
+    tn_module *m = net_new();
+    assert_ok(tn_lora(m, "fc1,fc2", rank4));
+    fill_b(m, 0.3);
+    tn_module *e = owned(tn_ema_new(m, (tn_ema_options){ .decay = 0.5 }));
+    assert_ok(tn_ema_update(e, m));
+    fill_b(m, -0.2);
+    assert_ok(tn_ema_update(e, m));
+    assert_ok(tn_eval(m));
+    tn_tensor *x = some_x(4), *own = of(m, x);
+    assert_ok(tn_ema_use(e, m));
+    tn_tensor *average = of(m, x);
+    assert_ok(tn_ema_restore(m));
+    assert_ok(tn_lora_merge(m));
+    assert_ok(tn_ema_use(e, m));
+    assert_close(of(m, x), average, 0, 0);
+    assert_ok(tn_ema_restore(m));
+    assert_close(of(m, x), own, 1e-5, 1e-5);
+    assert_ok(tn_module_set(m, "fc1.default.lora_B", tn_zeros(TN_SHAPE(8, 4))));
+    tn_tensor *set = of(m, x);
+    assert_ok(tn_lora_unmerge(m));
+    assert_close(of(m, x), set, 1e-5, 1e-5);
+    tn_module *copy = owned(tn_module_clone(m));
+    assert_ok(tn_lora_merge(copy));
+    fill_b(copy, 0.7);
+    tn_tensor *other = of(copy, x);
+    assert_ok(tn_module_to_dtype(copy, TN_F64));
+    assert_ok(tn_module_to_dtype(copy, TN_F32));
+    assert_close(of(copy, x), other, 1e-6, 1e-6);
+    ck_assert(difference(other, set, 1e-2, 1e-2) != NULL);
+}
+END_TEST
+
+/* A merge under autocast multiplies in f32. */
+START_TEST(merging_is_not_cast)
+{
+    tn_module *m = net_new(), *n = net_new();
+    const tn_list *from = tn_parameters(m), *to = tn_parameters(n);
+    for (int i = 0; i < from->n; i++)
+        TN_NO_GRAD assert_ok(tn_copy_(to->entry[i].tensor, from->entry[i].tensor));
+    tn_module *both[] = { m, n };
+    for (int i = 0; i < 2; i++) {
+        assert_ok(tn_lora(both[i], "fc2", rank4));
+        assert_ok(tn_init_constant(tn_get_parameter(both[i], "fc2.default.lora_A"), 0.123));
+        fill_b(both[i], 0.321);
+        if (i) TN_AUTOCAST(TN_BF16) assert_ok(tn_lora_remove(both[i], "default", true));
+        if (!i) assert_ok(tn_lora_remove(both[i], "default", true));
+    }
+    assert_close(tn_get_parameter(n, "fc2.weight"), tn_get_parameter(m, "fc2.weight"), 0, 0);
+}
+END_TEST
+
 START_TEST(a_tied_weight_stays_as_it_is)
 {
     tn_module *tied = tn_embedding_new(6, 6, (tn_embedding_options){ 0 });
@@ -472,9 +528,9 @@ Suite *test_suite(void)
               dropout_acts_in_training_alone, refusals_change_nothing,
               what_moves_buffers_is_frozen_where_no_adapter_is_below,
               adapters_are_switched_at_run_time, merging_is_taken_back_bit_for_bit,
-              a_tied_weight_stays_as_it_is, a_layer_with_two_parents_gets_one_adapter,
-              layers_of_tenon_call_their_linears, clones_casts_and_checkpoints,
-              state_is_as_the_rules_say);
+              a_sum_is_of_what_is_there, merging_is_not_cast, a_tied_weight_stays_as_it_is,
+              a_layer_with_two_parents_gets_one_adapter, layers_of_tenon_call_their_linears,
+              clones_casts_and_checkpoints, state_is_as_the_rules_say);
     t = scarce_case(s, "memory");
     add_tests(t, when_memory_runs_out_the_model_is_as_before);
     return s;

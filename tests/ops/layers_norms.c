@@ -9,6 +9,9 @@
  * of the power method, one in eval; in call.c the field not given back, in clone.c `made` left
  * out; in dropout.c a sample that is dropped as a batch.
  */
+#include <pthread.h>
+#include <tenon/lora.h>
+
 #include "files.h"
 #include "nn/boxes.h"
 
@@ -277,6 +280,54 @@ START_TEST(spectral_norm_in_other_ways)
 }
 END_TEST
 
+/* What was frozen before stays so, and thaws. */
+START_TEST(spectral_norm_of_frozen)
+{
+    tn_module *m = known_linear(), *base = known_linear();
+    tn_tensor *x = wave(TN_SHAPE(2, 3));
+    assert_ok(tn_module_freeze(m));
+    assert_ok(tn_spectral_norm(m, "weight", (tn_spectral_norm_options){ 0 }));
+    uint64_t u = tn_hash(tn_get_buffer(m, MADE "0._u"));
+    assert_made(tn_forward(m, x));
+    ck_assert_uint_eq(tn_hash(tn_get_buffer(m, MADE "0._u")), u);
+    ck_assert(!tn_requires_grad(tn_get_parameter(m, MADE "original")));
+    assert_ok(tn_module_thaw(m));
+    ck_assert(tn_requires_grad(tn_get_parameter(m, MADE "original")));
+    assert_ok(tn_set_requires_grad(tn_get_parameter(base, "weight"), false));
+    assert_ok(tn_spectral_norm(base, "weight", (tn_spectral_norm_options){ 0 }));
+    ck_assert(!tn_requires_grad(tn_get_parameter(base, MADE "original")));
+}
+END_TEST
+
+static tn_module *shared;
+static uint64_t alone;
+
+static void *evaluate(void *user)
+{
+    for (int i = 0; i < 20000; i++) TN_SCOPE TN_NO_GRAD
+        {
+            tn_tensor *y = tn_forward(shared, tn_full_as(TN_SHAPE(32, 64), 1, TN_F32, tn_cpu()));
+            *(int *)user += !y || tn_hash(y) != alone;
+        }
+    return NULL;
+}
+
+/* Threads may share a model in eval mode. */
+START_TEST(spectral_norm_in_threads)
+{
+    int wrong[2] = { 0, 0 };
+    pthread_t thread[2];
+    shared = owned(linear(64, 64));
+    assert_ok(tn_spectral_norm(shared, "weight", (tn_spectral_norm_options){ 0 }));
+    assert_ok(tn_eval(shared));
+    alone = tn_hash(tn_forward(shared, tn_full_as(TN_SHAPE(32, 64), 1, TN_F32, tn_cpu())));
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(pthread_create(&thread[i], NULL, evaluate, &wrong[i]), 0);
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(pthread_join(thread[i], NULL), 0);
+    ck_assert_int_eq(wrong[0] + wrong[1], 0);
+}
+END_TEST
+
 START_TEST(what_cannot_be_made)
 {
     const tn_spectral_norm_options o = { 0 };
@@ -296,6 +347,10 @@ START_TEST(what_cannot_be_made)
     ck_assert_uint_eq(tn_hash(tn_get_parameter(m, "weight")), before);
     assert_ok(tn_spectral_norm(m, "weight", o));
     assert_fails(tn_spectral_norm(m, "bias", o), TN_E_STATE, "already");
+    tn_module *adapted = owned(tn_sequential(linear(3, 2)));
+    assert_ok(tn_lora(adapted, "*", (tn_lora_options){ 0 }));
+    assert_fails(tn_spectral_norm(tn_get_submodule(adapted, "0"), "weight", o), TN_E_STATE,
+                 "or an adapter");
     assert_ok(tn_module_delete(m, "parametrizations"));
     assert_null(tn_forward(m, wave(TN_SHAPE(2, 3))), TN_E_STATE, "is gone");
 }
@@ -305,5 +360,6 @@ void layers_norms_cases(Suite *suite)
 {
     add_tests(layers_case(suite, "norms"), rms_norm_layer, group_norm_layer,
               batch_norm_3d_and_no_bias, instance_norm_with_statistics, instance_norm_in_other_ways,
-              channels_drop, spectral_norm, spectral_norm_in_other_ways, what_cannot_be_made);
+              channels_drop, spectral_norm, spectral_norm_in_other_ways, spectral_norm_of_frozen,
+              spectral_norm_in_threads, what_cannot_be_made);
 }

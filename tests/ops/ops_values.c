@@ -324,6 +324,24 @@ START_TEST(ctc_of_classes_ruled_out)
 END_TEST
 
 /* In f32, the rounding that all states share is not in the gradient: else it is 7e-5 away here. */
+/* The kind of each element of dx is f64's, whose kernel is another one. */
+START_TEST(an_infinite_depthwise_weight)
+{
+    tn_tensor *dx[2];
+    for (int wide = 0; wide < 2; wide++) {
+        const tn_dtype dtype = wide ? TN_F64 : TN_F32;
+        tn_tensor *x = tn_full_as(TN_SHAPE(1, 3, 6, 5), 1, dtype, tn_cpu());
+        tn_tensor *w = tn_full_as(TN_SHAPE(3, 1, 3, 3), 1, dtype, tn_cpu());
+        assert_ok(tn_set_requires_grad(x, true));
+        assert_ok(tn_fill_(tn_select(tn_select(tn_select(w, 0, 1), 1, 0), 1, 2), INFINITY));
+        tn_tensor *y = tn_conv2d(x, w, TN_NONE, (tn_conv_spec){ .padding = { 1, 1 }, .groups = 3 });
+        assert_ok(tn_backward(tn_sum_all(y)));
+        dx[wide] = tn_to_dtype(tn_grad(x), TN_F64);
+    }
+    assert_close(dx[0], dx[1], 0, 0);
+}
+END_TEST
+
 START_TEST(ctc_of_many_steps)
 {
     enum { T = 120, N = 8, C = 20, S = 30 };
@@ -396,7 +414,7 @@ void ops_values_cases(Suite *suite)
               lerp_from_the_nearer_end, pow_of_a_half, whole_numbers, remainders_of_integers,
               the_largest_numbers, losses_outside_their_range_are_nan,
               interpolation_rounds_as_pytorch, ctc_of_labels_in_a_row, ctc_of_classes_ruled_out,
-              ctc_of_many_steps, ctc_has_no_second_derivative);
+              an_infinite_depthwise_weight, ctc_of_many_steps, ctc_has_no_second_derivative);
     tcase_add_loop_test(t, ctc_is_a_sum_over_paths, 0, 6);
     tcase_add_loop_test(t, PR_02_scalars_beside_integers, 0, COUNT(scalar_rows));
 }

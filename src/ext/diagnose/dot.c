@@ -8,7 +8,7 @@
 #include <tenon/graph.h>
 
 #include "base/map.h"
-#include "io/file.h"
+#include "ext/diagnose/stream.h"
 
 typedef struct drawing {
     FILE *text;

@@ -10,6 +10,7 @@
 #define TNI_EXPLAIN_H
 
 #include "autograd/notify.h"
+#include "ext/diagnose/stream.h"
 #include "io/file.h"
 #include "nn/module.h"
 #include "optim/optim.h"

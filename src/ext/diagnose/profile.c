@@ -10,6 +10,7 @@
 
 #include "autograd/call_site.h"
 #include "autograd/notify.h"
+#include "ext/diagnose/stream.h"
 #include "io/json.h"
 #include "nn/module.h"
 #include "optim/optim.h"

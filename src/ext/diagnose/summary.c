@@ -8,7 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "io/file.h"
+#include "ext/diagnose/stream.h"
 #include "nn/module.h"
 
 typedef struct total {

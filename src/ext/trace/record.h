@@ -10,6 +10,7 @@
 
 #include "autograd/pass.h"
 #include "autograd/call_site.h"
+#include "ext/diagnose/stream.h"
 #include "io/file.h"
 #include "nn/module.h"
 #include "optim/optim.h"

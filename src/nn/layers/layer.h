@@ -87,7 +87,8 @@ typedef struct tni_lora {
     tn_tensor *a, *b, *merged; /* [rank, in]; [out, rank]; W + scale B A, or absent */
     double scale, alpha, dropout;
     bool rslora, active;
-    uint64_t merged_of; /* changes with the values of W, A and B, and with W */
+    tni_storage *of[3]; /* W, A and B when that was made, held, so that no other has their place */
+    uint64_t version[3];
 } tni_lora;
 tn_tensor *tni_lora_forward(tn_module *linear, tn_tensor *x, tn_tensor *w, tn_tensor *bias);
 /* tn_lora; fill, if there is one, sets the values before anything is frozen. */

@@ -11,13 +11,29 @@
 static tn_status draw(tn_module *self)
 {
     const tni_lora *l = (const tni_lora *)self;
-    tn_status status = TN_OK;
-    for (int i = 0; i < 3 && status == TN_OK; i++) /* as peft: two Linears, then A again */
-        status = tn_init_kaiming_uniform(i == 1 ? l->b : l->a, sqrt(5), false, TN_NL_LEAKY_RELU);
-    return status == TN_OK ? tn_init_constant(l->b, 0) : status;
+    for (int i = 0; i < 3; i++) /* as peft: two Linears, then A again */
+        TNI_TRY(tn_init_kaiming_uniform(i == 1 ? l->b : l->a, sqrt(5), false, TN_NL_LEAKY_RELU));
+    return tn_init_constant(l->b, 0);
 }
 
-const tn_module_type tni_lora_type = { .name = "Lora", .size = sizeof(tni_lora), .reset = draw };
+static void forget(tn_module *self)
+{
+    tni_lora *l = (tni_lora *)self;
+    for (int i = 0; i < 3; l->of[i++] = NULL)
+        if (l->of[i]) tni_storage_drop(l->of[i]);
+}
+
+/* A copy is as unmerged. */
+static tn_status copied(tn_module *self, tn_module *copy)
+{
+    (void)self;
+    memset(((tni_lora *)copy)->of, 0, sizeof((tni_lora *)copy)->of);
+    return TN_OK;
+}
+
+const tn_module_type tni_lora_type = {
+    .name = "Lora", .size = sizeof(tni_lora), .reset = draw, .free = forget, .clone = copied
+};
 
 /* A Linear's adapter of that name, NULL: the active one. NULL (no message): m has none. */
 static tni_lora *lora_of(const tn_module *m, const char *name)
@@ -31,16 +47,20 @@ static tni_lora *lora_of(const tn_module *m, const char *name)
     return NULL;
 }
 
-static uint64_t state_of(const tni_lora *l, const tn_tensor *w)
+/* Whether what was merged is what is there. */
+static bool merged_now(const tni_lora *l, const tn_tensor *w)
 {
-    const uint64_t versions = tn_version(w) + tn_version(l->a) + tn_version(l->b);
-    return (uintptr_t)w * UINT64_C(0x9e3779b97f4a7c15) + versions;
+    const tn_tensor *const t[] = { w, l->a, l->b };
+    bool same = !tni_none(l->merged);
+    for (int i = 0; i < 3; i++)
+        same = same && t[i]->storage == l->of[i] && tn_version(t[i]) == l->version[i];
+    return same;
 }
 
 tn_tensor *tni_lora_forward(tn_module *linear, tn_tensor *x, tn_tensor *w, tn_tensor *bias)
 {
     const tni_lora *l = lora_of(linear, NULL);
-    if (l && !tni_none(l->merged) && l->merged_of == state_of(l, w)) w = l->merged, l = NULL;
+    if (l && merged_now(l, w)) w = l->merged, l = NULL;
     tn_tensor *y = tn_linear(x, w, bias);
     if (!l || !y) return y;
     x = tn_dropout(tn_to_dtype(x, tn_dtype_of(l->a)), l->dropout, tn_training(&l->base));
@@ -69,9 +89,16 @@ static bool fits(const char *patterns, const tn_entry *e)
 
 static tn_status merge(tn_module *linear, tni_lora *l)
 {
-    tn_tensor *w = tni_member(linear, "weight");
+    tn_tensor *w = tni_member(linear, "weight"), *const t[] = { w, l->a, l->b };
+    const tn_dtype casting = tni_autocasting;
+    tni_autocasting = TN_F32; /* no products in bf16 */
     tn_tensor *sum = tn_add(w, tn_mul_scalar(tn_matmul(l->b, l->a), l->scale));
-    l->merged_of = state_of(l, w);
+    tni_autocasting = casting;
+    forget(&l->base);
+    for (int i = 0; i < 3; i++) {
+        l->of[i] = t[i]->storage, l->version[i] = tn_version(t[i]);
+        atomic_fetch_add_explicit(&l->of[i]->refs, 1, memory_order_relaxed);
+    }
     return tn_assign(&l->merged, tn_to_dtype(sum, tn_dtype_of(w)));
 }
 

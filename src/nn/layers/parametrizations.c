@@ -31,6 +31,7 @@ static const tn_module_type spectral_type = { .name = "SpectralNorm", .size = si
 
 static tn_tensor *as_matrix(const spectral *s, tn_tensor *w)
 {
+    if (!w) return NULL;
     int axes[TN_MAX_RANK] = { s->axis }, n = 1;
     for (int d = 0; d < w->shape.rank; d++)
         if (d != s->axis) axes[n++] = d;
@@ -58,7 +59,10 @@ static tn_status iterate(spectral *s, tn_tensor *matrix, int times)
 
 /* ---- a call ---------------------------------------------------------------------------------- */
 
-tn_tensor *tni_made_put(tn_module *m, tn_tensor *t)
+/* Held while a field has what was made: other threads call the module after that. */
+static pthread_mutex_t making = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
+static tn_tensor *put(tn_module *m, tn_tensor *t)
 {
     char *field = (char *)m + m->state->made;
     tn_tensor *was;
@@ -77,6 +81,7 @@ tn_tensor *tni_made(tn_module *m)
                         m->type->name);
     spectral *s = (spectral *)o->made_by;
     tn_dtype casting = tni_autocasting;
+    pthread_mutex_lock(&making);
     tni_autocasting = TN_F32; /* no products in bf16 */
     tn_tensor *w = tn_to_dtype(o->w, s->u->dtype), *matrix = as_matrix(s, w), *made = NULL;
     tn_status status = matrix ? TN_OK : tni_pending();
@@ -86,7 +91,14 @@ tn_tensor *tni_made(tn_module *m)
         made = tn_to_dtype(tn_div(w, tn_matmul(u, tn_matmul(matrix, v))), o->w->dtype);
     }
     tni_autocasting = casting;
-    return made ? tni_made_put(m, made) : NULL;
+    if (!made) pthread_mutex_unlock(&making);
+    return made ? put(m, made) : NULL;
+}
+
+void tni_made_end(tn_module *m, tn_tensor *was)
+{
+    put(m, was);
+    pthread_mutex_unlock(&making);
 }
 
 /* ---- making one ------------------------------------------------------------------------------ */
@@ -99,11 +111,12 @@ static tn_tensor *direction(int64_t n, const tn_tensor *w, double eps)
 }
 
 /* u and v: random, after 15 iterations. */
-static tn_module *spectral_new(tn_tensor *w, bool training, tn_spectral_norm_options o)
+static tn_module *spectral_new(tn_tensor *w, const tn_module *m, tn_spectral_norm_options o)
 {
     spectral *s = tn_module_new(&spectral_type);
     if (!s) return NULL;
-    s->base.state->training = training;
+    s->base.state->training = m->state->training;
+    s->base.state->frozen = m->state->frozen;
     s->axis = (int)o.axis;
     s->iterations = (int)tni_or_int(o.iterations, 1);
     s->eps = tni_given(o.eps, false, 1e-12);
@@ -129,9 +142,12 @@ tn_status tn_spectral_norm(tn_module *m, const char *name, tn_spectral_norm_opti
         return tni_error(TN_E_INVALID,
                          "%s: \"%s\" of %s: want a parameter that is there and has a field",
                          __func__, name ? name : "NULL", m->type->name);
-    if (m->state->made || tni_slot_find(m, "parametrizations", 16))
-        return tni_error(TN_E_STATE, "%s: this %s has one already: want one at most", __func__,
-                         m->type->name);
+    bool taken = m->state->made || tni_slot_find(m, "parametrizations", 16);
+    for (int i = 0; i < tn_module_children(m); i++)
+        taken |= tn_module_child(m, i)->type == &tni_lora_type;
+    if (taken)
+        return tni_error(TN_E_STATE, "%s: this %s has one already, or an adapter: want one at most",
+                         __func__, m->type->name);
     tn_tensor *w = slot->tensor;
     if (w->shape.rank < 2 || o.axis < 0 || o.axis >= w->shape.rank)
         return tni_error(TN_E_INVALID,
@@ -142,13 +158,14 @@ tn_status tn_spectral_norm(tn_module *m, const char *name, tn_spectral_norm_opti
     tn_module *dict = tn_module_dict_new();
     originals *list = dict ? tn_module_new(&list_type) : NULL;
     if (list) {
-        tn_register_parameter(&list->base, "original", &list->w, w);
-        tn_register_module(&list->base, "0", &list->made_by,
-                           spectral_new(w, m->state->training, o));
+        list->base.state->frozen = m->state->frozen;
+        (slot->frozen ? tn_register_frozen : tn_register_parameter)(&list->base, "original",
+                                                                    &list->w, w);
+        tn_register_module(&list->base, "0", &list->made_by, spectral_new(w, m, o));
     }
     tn_status status =
         list ? tn_register_module(dict, name, NULL, tn_module_done(&list->base)) : tni_pending();
-    if (status == TN_OK) status = tn_set_requires_grad(w, trained);
+    tni_disregard(tn_set_requires_grad(w, trained)); /* of a leaf: it cannot fail */
     if (status == TN_OK)
         status = tn_register_module(m, "parametrizations", NULL, dict);
     else

@@ -286,6 +286,10 @@ bool K(tni_depthwise)(const tni_convolution *c, tn_status *status)
     p.turned = c->kind == TNI_CONV_DX;
     p.out = dw ? c->w : p.turned ? c->x : c->y;
     p.taps = z->kh * z->kw;
+    for (int64_t i = 0; p.turned && i < z->c * p.taps; i++) {
+        float one; /* zeros around dy would make NaN of others */
+        if (!isfinite(*(const float *)tni_get(c->w.data, c->w.dtype, i, 1, &one))) return false;
+    }
     plan_rows(s, 1, ROWS, BAND_BYTES);
     const int64_t size = band_rows(s, s->rows) * s->in.width + 2 * LANES;
     const int64_t bytes = size * (int64_t)sizeof(float);

@@ -1,0 +1,20 @@
+/* stream.h - the stream of a program, to which a report, a drawing or a trace is written. */
+#ifndef TNI_STREAM_H
+#define TNI_STREAM_H
+
+#include "base/base.h"
+
+static inline tn_status tni_stream_given(const char *function, const FILE *file)
+{
+    if (file) return TN_OK;
+    return tni_error(TN_E_INVALID, "%s: the file is NULL: want an open one", function);
+}
+
+/* Whether it has taken all that was written. */
+static inline tn_status tni_stream_written(const char *function, FILE *file)
+{
+    if (fflush(file) == 0 && !ferror(file)) return TN_OK;
+    return tni_error(TN_E_IO, "%s: the file cannot be written", function);
+}
+
+#endif
