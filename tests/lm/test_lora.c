@@ -5,10 +5,9 @@
  * Truth: the sum written with ops; bits for what must not change. peft's values and files are in
  * test_adapters.c.
  *
- * Seen to fail: with a merged sum used whatever was written since or came in the place of what it was
- * made of, a product in bf16, sums left behind by a failure or
- * by unmerging, rank in place of its root, modules with statistics or the base not frozen
- * (src/nn/layers/lora.c).
+ * Seen to fail: with a merged sum used whatever was written since, or came in the place of what it
+ * was made of; a product in bf16; sums left behind by a failure or by unmerging; rank in place of
+ * its root; modules with statistics or the base not frozen (src/nn/layers/lora.c).
  */
 #include <tenon/lora.h>
 

@@ -79,7 +79,8 @@ static void race(tn_tensor *x, tn_tensor *y, tn_optim *(*make)(const tn_list *li
                 TN_CHECK(tn_optim_step(opt[i]));
             }
             if (step == 50)
-                printf("%-11s  mine %.4f  tenon's %.4f\n", name, tn_item(loss[0]), tn_item(loss[1]));
+                printf("%-11s  mine %.4f  tenon's %.4f\n", name, tn_item(loss[0]),
+                       tn_item(loss[1]));
         }
     for (int i = 0; i < 2; i++) tn_optim_free(opt[i]), tn_module_drop(net[i]);
 }
