@@ -9,6 +9,7 @@
 
 #include "base/map.h"
 #include "ext/diagnose/stream.h"
+#include "tensor/internal.h"
 
 typedef struct drawing {
     FILE *text;
