@@ -353,6 +353,15 @@ START_TEST(values_that_do_not_fit_are_named)
 }
 END_TEST
 
+START_TEST(a_name_that_is_too_long)
+{
+    tn_module *m = tn_linear_new(2, 2, (tn_linear_options){ 0 });
+    for (int i = 0; i < 2100; i++) m = tn_sequential(m); /* two characters each */
+    assert_ok(tn_lora(owned(m), "*", (tn_lora_options){ 0 }));
+    assert_fails(tn_lora_save(m, in_folder("deep")), TN_E_NAME, " characters");
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("adapters");
@@ -362,6 +371,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, what_is_saved_is_what_peft_saves, 0, COUNT(cases));
     add_tests(t, a_is_drawn_as_there, a_language_model_generates_with_its_cache,
               the_base_of_a_language_model_is_saved_alone,
-              settings_that_are_not_supported_are_named, values_that_do_not_fit_are_named);
+              settings_that_are_not_supported_are_named, values_that_do_not_fit_are_named,
+              a_name_that_is_too_long);
     return s;
 }

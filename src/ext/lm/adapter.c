@@ -24,6 +24,8 @@ static const tni_lora *list_active(const tn_list *all, tn_list *list, tni_bytes 
         const char *dot = memrchr(e->name, '.', (size_t)(end - e->name));
         char name[4096];
         const int n = snprintf(name, sizeof name, BEGIN "%.*s", (int)(dot - e->name), e->name);
+        if (n > (int)sizeof name - 32)
+            return tni_fail(TN_E_NAME, "tn_lora_save: %.99s...: %d characters", e->name, n);
         if (end[6] == 'A') tni_bytes_add(targets, ", ", l ? 2 : 0);
         if (end[6] == 'A') tni_json_add(targets, name + strlen(BEGIN));
         snprintf(name + n, sizeof name - (size_t)n, "%s.weight", end);
