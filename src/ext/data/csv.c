@@ -187,7 +187,9 @@ tn_csv *tn_csv_load(const char *path, tn_csv_options o)
     tn_status status = TN_OK;
     table *t = tni_calloc(sizeof *t);
     if (!t) return NULL;
-    *t = (table){ .in = { "tn_csv_load", path }, .o = o, .stops = ",\r\n", .line_now = 1 };
+    *t = (table){
+        .in = { .function = "tn_csv_load", .path = path }, .o = o, .stops = ",\r\n", .line_now = 1
+    };
     if (o.separator) t->stops[0] = o.separator;
     TN_SCOPE status = read_table(t);
     tni_room_free(&t->cell, &t->room, sizeof *t->cell);
