@@ -187,9 +187,8 @@ tn_csv *tn_csv_load(const char *path, tn_csv_options o)
     tn_status status = TN_OK;
     table *t = tni_calloc(sizeof *t);
     if (!t) return NULL;
-    *t = (table){
-        .in = { .function = "tn_csv_load", .path = path }, .o = o, .stops = ",\r\n", .line_now = 1
-    };
+    *t = (table){ .o = o, .stops = ",\r\n", .line_now = 1 };
+    t->in.function = "tn_csv_load", t->in.path = path;
     if (o.separator) t->stops[0] = o.separator;
     TN_SCOPE status = read_table(t);
     tni_room_free(&t->cell, &t->room, sizeof *t->cell);
