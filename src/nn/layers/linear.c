@@ -13,7 +13,7 @@ TNI_ONE_OP_RESET(tn_linear, "Linear", linear, tni_reset_affine,
 
 bool tni_is_linear(const tn_module *m)
 {
-    return m->type == &tn_linear_type;
+    return m && m->type == &tn_linear_type;
 }
 
 tn_module *tn_linear_new(int64_t in_features, int64_t out_features, tn_linear_options o)

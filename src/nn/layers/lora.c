@@ -73,7 +73,10 @@ tn_tensor *tni_lora_forward(tn_module *linear, tn_tensor *x, tn_tensor *w, tn_te
 static tn_list *all_of(const char *function, tn_module *m)
 {
     if (tni_module_check(function, m) != TN_OK) return NULL;
-    return tn_parameters_with(m, (tn_walk_options){ .keep_duplicates = true });
+    tn_list *all = tn_parameters_with(m, (tn_walk_options){ .keep_duplicates = true });
+    for (int i = 0; all && i < all->n; i++) /* others may be freed before this is */
+        if (!tni_is_linear(all->entry[i].owner)) all->entry[i].owner = NULL;
+    return all;
 }
 
 static bool fits(const char *patterns, const tn_entry *e)
