@@ -19,10 +19,10 @@ HERE = Path(__file__).resolve().parent
 
 def compare(build, config, dtype, batch, options):
     with tempfile.TemporaryDirectory() as folder:
-        flags = ["--config", config, "--precision", dtype, "--batch", batch, "--weights", folder, "--rounds",
-                 str(options.rounds), "--threads", str(options.threads), "--steps", str(options.steps)]
-        ours = Side([f"{build}/bench/bench_generate", *flags])
-        theirs = Side([os.environ.get("PYTHON", "python3"), str(HERE / "torch_generate.py"), *flags])
+        flags = ["--config", config, "--precision", dtype, "--batch", batch, "--weights", folder,
+                 "--threads", str(options.threads), "--steps", str(options.steps)]
+        ours = Side([f"{build}/bench/bench_generate", *flags], options.rounds)
+        theirs = Side([os.environ.get("PYTHON", "python3"), str(HERE / "torch_generate.py"), *flags], options.rounds)
     rounds = {ours: [], theirs: []}
     for number in range(options.rounds):
         for side in (ours, theirs) if number % 2 == 0 else (theirs, ours):

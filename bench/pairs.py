@@ -16,8 +16,9 @@ import argparse
 import math
 import os
 import statistics
-import subprocess
 import sys
+
+import turns
 
 MOST = 1.03
 WORKLOADS = {  # turns of each side in a pair, and what one turn runs
@@ -31,34 +32,27 @@ WORKLOADS = {  # turns of each side in a pair, and what one turn runs
 }
 
 
-class Side:
-    """A benchmark program that waits for a line before each round."""
+class Side(turns.Side):
+    """A benchmark whose lines are numbers."""
 
-    def __init__(self, command):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.DEVNULL, text=True)
-        self.command = " ".join(command)
-        self.over = False
-        self.lines()
+    def __init__(self, command, rounds):
+        super().__init__(command, rounds)
+        self.values()
 
-    def lines(self):
+    def values(self):
         """{(workload, metric): value} until the next round may begin."""
-        values = {}
-        for line in self.process.stdout:
-            if line.startswith("# ready"):
-                return values
+        values, lines = {}, self.lines()
+        if lines is None:
+            sys.exit(f"{os.path.basename(sys.argv[0])}: failed: {self.why()}")
+        for line in lines:
             if not line.startswith("#"):
                 workload, metric, value = line.split(",")[:3]
                 values[workload.split("_", 1)[1], metric] = float(value)
-        self.over = True
-        if self.process.wait():
-            sys.exit(f"{os.path.basename(sys.argv[0])}: {self.command} failed with {self.process.returncode}")
         return values
 
     def round(self):
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return self.lines()
+        self.begin()
+        return self.values()
 
 
 def interval(ratios):
@@ -78,11 +72,11 @@ def times(values):
     return picked
 
 
-def pair(sides, turns, first):
+def pair(sides, count, first):
     """{workload: ratio} of one pair; first is the side that begins."""
     took = [{}, {}]
     while not (sides[0].over or sides[1].over):  # once; of ops, once for each op
-        for turn in range(2 * turns):
+        for turn in range(2 * count):
             side = first ^ ((turn + 1) // 2 % 2)
             for workload, time in times(sides[side].round()).items():
                 took[side].setdefault(workload, []).append(time)
@@ -117,13 +111,12 @@ def main():
     print("| workload | pairs | after / before | 95 % of the median |\n| --- | ---: | ---: | --- |", flush=True)
     for name in names:
         for dtype in dtypes if name != "loader" else [""]:
-            turns, command = WORKLOADS[name]
+            count, command = WORKLOADS[name]
             command = command + ["--threads", str(options.threads)] + ["--precision", dtype][:2 * bool(dtype)]
             ratios = {}
             for number in range(options.pairs):
-                sides = [Side([f"{build}/bench/{command[0]}", *command[1:], "--rounds", str(turns)])
-                         for build in options.builds]
-                both = pair(sides, turns, number % 2)
+                sides = [Side([f"{build}/bench/{command[0]}", *command[1:]], count) for build in options.builds]
+                both = pair(sides, count, number % 2)
                 both = {f"{name} {dtype}".strip(): math.exp(statistics.fmean(map(math.log, both.values()))),
                         **(both if len(both) > 1 else {})}
                 for workload, ratio in both.items():

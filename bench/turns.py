@@ -17,7 +17,7 @@ class Side:
     """A program that waits for a line before each round (bench_round() in bench.h)."""
 
     def __init__(self, command, rounds):
-        self.command, self.said = command, tempfile.TemporaryFile("w+")
+        self.command, self.said, self.over = command, tempfile.TemporaryFile("w+"), False
         self.process = subprocess.Popen(command + ["--rounds", str(rounds)], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=self.said, text=True)
 
@@ -28,6 +28,7 @@ class Side:
             if line.startswith("# ready"):
                 return lines
             lines.append(line)
+        self.over = True
         return None if self.process.wait() else lines
 
     def begin(self):

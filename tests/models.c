@@ -123,13 +123,33 @@ void random_text(int64_t n, tn_tensor **x, tn_tensor **y)
     *y = tn_narrow(ids, 1, 1, MODEL_CONTEXT);
 }
 
+uint64_t list_hash(const tn_list *list)
+{
+    uint64_t hash = 1;
+    assert_made(list);
+    for (int i = 0; i < list->n; i++) hash = hash * 31 + tn_hash(list->entry[i].tensor);
+    return hash;
+}
+
 uint64_t state_hash(tn_module *model)
 {
-    tn_scope scope = tn_scope_begin();
-    tn_list *state = tn_state_dict(model, NULL);
-    assert_made(state);
     uint64_t hash = 0;
-    for (int i = 0; i < state->n; i++) hash = hash * 31 + tn_hash(state->entry[i].tensor);
+    TN_SCOPE hash = list_hash(tn_state_dict(model, NULL));
+    return hash;
+}
+
+uint64_t step_hash(tn_module *model)
+{
+    tn_scope scope = tn_scope_begin();
+    uint64_t hash = state_hash(model);
+    const tn_list *p = tn_parameters(model);
+    for (int i = 0; i < p->n; i++) {
+        tn_tensor *g = tn_grad(p->entry[i].tensor);
+        hash = hash * 31 + (tn_is_none(g) ? 5 : tn_hash(g));
+    }
+    unsigned char state[TN_GENERATOR_STATE_SIZE];
+    tn_generator_get_state(tn_default_generator(), state);
+    for (size_t i = 0; i < sizeof state; i++) hash = hash * 31 + state[i];
     tn_scope_end(scope);
     return hash;
 }

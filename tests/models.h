@@ -22,7 +22,11 @@ void synthetic_images(int step, tn_dtype dtype, tn_tensor **x, tn_tensor **y);
 /* Cross-entropy, zero_grad, backward, step: the loss before the update. Fails the test on an
  * error. */
 double train_step(tn_module *model, tn_optim *optimizer, tn_tensor *x, tn_tensor *y);
+/* Of the tensors of a list, a state dict for example. */
+uint64_t list_hash(const tn_list *list);
 /* A hash of every parameter and buffer. */
 uint64_t state_hash(tn_module *model);
+/* And of every gradient, and of the default generator. */
+uint64_t step_hash(tn_module *model);
 
 #endif

@@ -167,30 +167,14 @@ static double job_step(job *j, int i, bool captured)
     return value;
 }
 
-static uint64_t hash_list(tn_list *list)
-{
-    uint64_t hash = 1;
-    assert_made(list);
-    for (int i = 0; i < list->n; i++) hash = hash * 31 + tn_hash(list->entry[i].tensor);
-    return hash;
-}
-
 /* All that a step changes: parameters, buffers, gradients, optimizers, rates, the generator. */
 static uint64_t bits_of(job *j)
 {
     tn_scope scope = tn_scope_begin();
-    uint64_t hash = state_hash(j->model);
-    hash = hash * 31 + hash_list(tn_optim_state_dict(j->opt));
-    if (j->second) hash = hash * 31 + hash_list(tn_optim_state_dict(j->second));
-    hash = hash * 31 + hash_list(tn_scheduler_state_dict(j->schedule));
-    tn_list *p = tn_parameters(j->model);
-    for (int i = 0; i < p->n; i++) {
-        tn_tensor *g = tn_grad(p->entry[i].tensor);
-        hash = hash * 31 + (tn_is_none(g) ? 5 : tn_hash(g));
-    }
-    unsigned char state[TN_GENERATOR_STATE_SIZE];
-    tn_generator_get_state(tn_default_generator(), state);
-    for (size_t i = 0; i < sizeof state; i++) hash = hash * 31 + state[i];
+    uint64_t hash = step_hash(j->model);
+    hash = hash * 31 + list_hash(tn_optim_state_dict(j->opt));
+    if (j->second) hash = hash * 31 + list_hash(tn_optim_state_dict(j->second));
+    hash = hash * 31 + list_hash(tn_scheduler_state_dict(j->schedule));
     tn_scope_end(scope);
     return hash;
 }

@@ -93,10 +93,8 @@ static bool fits(const char *patterns, const tn_entry *e)
 static tn_status merge(tn_module *linear, tni_lora *l)
 {
     tn_tensor *w = tni_member(linear, "weight"), *const t[] = { w, l->a, l->b };
-    const tn_dtype casting = tni_autocasting;
-    tni_autocasting = TN_F32; /* no products in bf16 */
-    tn_tensor *sum = tn_add(w, tn_mul_scalar(tn_matmul(l->b, l->a), l->scale));
-    tni_autocasting = casting;
+    tn_tensor *sum = NULL;
+    TN_AUTOCAST(TN_F32) sum = tn_add(w, tn_mul_scalar(tn_matmul(l->b, l->a), l->scale));
     forget(&l->base);
     for (int i = 0; i < 3; i++) {
         l->of[i] = t[i]->storage, l->version[i] = tn_version(t[i]);

@@ -47,8 +47,9 @@ static tn_tensor *drawn(tn_shape shape, tn_dtype dtype, bool grad)
 }
 
 /* Attention and its gradients; their hash. */
-static uint64_t attend(const sizes *c)
+static uint64_t attend(const void *of)
 {
+    const sizes *c = of;
     tn_manual_seed(3);
     tn_tensor *q = drawn(TN_SHAPE(c->b, c->h, c->t, c->d), c->dtype, true);
     tn_tensor *k = drawn(TN_SHAPE(c->b, c->g, c->s, c->d), c->dtype, true);
@@ -62,6 +63,17 @@ static uint64_t attend(const sizes *c)
     uint64_t hash = 0;
     for (int i = 0; i < 4; i++) hash = hash * 31 + tn_hash(all[i]);
     return hash;
+}
+
+/* A call that takes so many runs of cuDNN; another one gives the same bits. */
+static void assert_used(uint64_t (*call)(const void *of), const void *of, int runs)
+{
+    tn_scope s = tn_scope_begin();
+    long long before = runs_so_far();
+    uint64_t first = call(of);
+    expect_used(runs, before);
+    ck_assert(call(of) == first);
+    tn_scope_end(s);
 }
 
 START_TEST(which_calls)
@@ -80,14 +92,8 @@ START_TEST(which_calls)
         { { 1, 1, 1, 64, 64, 136, true, false, TN_BF16 }, 0 },
         { { 1, 2, 2, 64, 64, 32, true, false, TN_F32 }, 0 },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_scope s = tn_scope_begin();
-        long long before = runs_so_far();
-        uint64_t first = attend(&cases[i].c);
-        expect_used(cases[i].runs, before);
-        ck_assert(attend(&cases[i].c) == first);
-        tn_scope_end(s);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_used(attend, &cases[i].c, cases[i].runs);
 }
 END_TEST
 
@@ -131,8 +137,9 @@ typedef struct conv {
     bool bias;
 } conv;
 
-static uint64_t convolve(const conv *c)
+static uint64_t convolve(const void *of)
 {
+    const conv *c = of;
     tn_manual_seed(4);
     const int64_t inputs = c->c / (c->how.groups > 0 ? c->how.groups : 1);
     tn_tensor *x = drawn(TN_SHAPE(c->n, c->c, c->size, c->size), c->dtype, true);
@@ -161,14 +168,8 @@ START_TEST(which_convolutions)
         { { 2, 16, 24, 9, 3, { .groups = 1 }, TN_F64, false }, 0 },
         { { 1, 2, 2, 5, 3, { .groups = 1 }, TN_BF16, false }, 0 }, /* small */
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_scope s = tn_scope_begin();
-        long long before = runs_so_far();
-        uint64_t first = convolve(&cases[i].c);
-        expect_used(cases[i].runs, before);
-        ck_assert(convolve(&cases[i].c) == first);
-        tn_scope_end(s);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_used(convolve, &cases[i].c, cases[i].runs);
 }
 END_TEST
 

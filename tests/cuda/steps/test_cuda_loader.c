@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "../shim.h"
+#include "files.h"
 #include "models.h"
 
 enum { ROWS = 41, BATCH = 6, WIDE = 7, CLASSES = 5 };
@@ -152,8 +153,7 @@ END_TEST
 
 START_TEST(another_seed)
 {
-    char path[] = "/tmp/test_cuda_loaderXXXXXX";
-    ck_assert(mkstemp(path) >= 0);
+    const char *path = in_folder("checkpoint");
     tn_loader *cpu = loader_new(tn_cpu(), (tn_loader_options){ .shuffle = true });
     tn_loader *gpu = loader_new(tn_cuda(0), (tn_loader_options){ .shuffle = true });
     bits_of(cpu, 3, 2);
@@ -170,7 +170,6 @@ START_TEST(another_seed)
     assert_ok(tn_checkpoint_load(&(tn_checkpoint){ .loader = cpu }, path));
     assert_ok(tn_checkpoint_load(&(tn_checkpoint){ .loader = gpu }, path));
     ck_assert(bits_of(gpu, 4, 2) == bits_of(cpu, 4, 2));
-    remove(path);
     tn_loader_free(seeded);
     tn_loader_free(cpu);
     tn_loader_free(gpu);
@@ -431,7 +430,8 @@ Suite *test_suite(void)
     Suite *suite = suite_create("cuda_loader");
     TCase *t = test_case(suite, "batches");
     tcase_add_loop_test(t, same_batches, 0, 6);
-    add_tests(t, of_ones_own, a_failure_when_it_is_due, another_seed);
+    add_tests(t, of_ones_own, a_failure_when_it_is_due);
+    tcase_add_test(file_case(suite, "checkpoints"), another_seed);
     t = test_case(suite, "training");
     tcase_add_loop_test(t, training, 0, 8);
     tcase_add_loop_test(t, not_in_a_captured_step, 0, 2);

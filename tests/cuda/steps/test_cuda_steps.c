@@ -220,28 +220,12 @@ static tn_tensor *one_step(job *j, tn_capture *c, int i)
 
 /* ---- what is compared ------------------------------------------------------------------------ */
 
-static uint64_t hash_list(const tn_list *list)
-{
-    uint64_t hash = 1;
-    assert_made(list);
-    for (int i = 0; i < list->n; i++) hash = hash * 31 + tn_hash(list->entry[i].tensor);
-    return hash;
-}
-
 /* Parameters, buffers, gradients, the optimizer, the schedule, the average, the generator. */
 static uint64_t bits_of(const job *j)
 {
-    uint64_t hash = state_hash(j->model) * 31 + hash_list(tn_optim_state_dict(j->opt));
+    uint64_t hash = step_hash(j->model) * 31 + list_hash(tn_optim_state_dict(j->opt));
     if (j->average) hash = hash * 31 + state_hash(j->average);
-    if (j->schedule) hash = hash * 31 + hash_list(tn_scheduler_state_dict(j->schedule));
-    const tn_list *p = tn_parameters(j->model);
-    for (int i = 0; i < p->n; i++) {
-        tn_tensor *g = tn_grad(p->entry[i].tensor);
-        hash = hash * 31 + (tn_is_none(g) ? 5 : tn_hash(g));
-    }
-    unsigned char state[TN_GENERATOR_STATE_SIZE];
-    tn_generator_get_state(tn_default_generator(), state);
-    for (size_t i = 0; i < sizeof state; i++) hash = hash * 31 + state[i];
+    if (j->schedule) hash = hash * 31 + list_hash(tn_scheduler_state_dict(j->schedule));
     return hash;
 }
 
