@@ -91,7 +91,7 @@ TN_FN void tni_sgd(REAL *p, REAL g, REAL *buf, const tni_optim_scalars *s)
  * Reddi et al. (2018), algorithm 2; rate: Dozat (2016), algorithm 2. */
 TN_FN void tni_adam(REAL *p, REAL g, REAL *m, REAL *v, REAL *vmax, const tni_optim_scalars *s)
 {
-    *p *= (REAL)s->shrink;
+    const REAL shrunk = (REAL)s->shrink * *p;
     REAL mean = (REAL)s->beta1 * *m + (REAL)s->one_minus_beta1 * g;
     REAL square = (REAL)s->beta2 * *v + (REAL)s->one_minus_beta2 * g * g;
     *m = mean;
@@ -100,8 +100,8 @@ TN_FN void tni_adam(REAL *p, REAL g, REAL *m, REAL *v, REAL *vmax, const tni_opt
         square = *vmax > square ? *vmax : square; /* a NaN in v stays */
         *vmax = square;
     }
-    *p -= ((REAL)s->rate * g + (REAL)s->mean_rate * mean) /
-          (REAL_SQRT(square) * (REAL)s->root_scale + (REAL)s->eps);
+    *p = shrunk - ((REAL)s->rate * g + (REAL)s->mean_rate * mean) /
+                      (REAL_SQRT(square) * (REAL)s->root_scale + (REAL)s->eps);
 }
 
 /* v = a v + (1-a) g^2. g is divided by sqrt(v) + eps, if centered (average not NULL) by sqrt(v -
