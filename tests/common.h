@@ -41,6 +41,12 @@
 #ifndef TEST_TSAN
 #define TEST_TSAN 0
 #endif
+/* Under node, where no test starts a thread. */
+#if defined __EMSCRIPTEN__
+#define TEST_NODE 1
+#else
+#define TEST_NODE 0
+#endif
 
 /* Check writes to a file where each assertion is that holds, which takes most of the time of loops
  * over numbers. Once of each line of a file tells as well after which a test has crashed: each has

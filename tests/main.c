@@ -27,7 +27,7 @@ int main(void)
         return 77;
     }
     SRunner *runner = srunner_create(test_suite());
-    if (gpu) srunner_set_fork_status(runner, CK_NOFORK);
+    if (gpu || TEST_NODE) srunner_set_fork_status(runner, CK_NOFORK);
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);

@@ -317,6 +317,7 @@ START_TEST(spectral_norm_in_threads)
 {
     int wrong[2] = { 0, 0 };
     pthread_t thread[2];
+    if (TEST_NODE) return;
     shared = owned(linear(64, 64));
     assert_ok(tn_spectral_norm(shared, "weight", (tn_spectral_norm_options){ 0 }));
     assert_ok(tn_eval(shared));

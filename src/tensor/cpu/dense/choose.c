@@ -111,7 +111,11 @@ typedef struct vectors {
 #define EACH(isa)                                                                                  \
     tni_winograd_##isa, tni_depthwise_##isa, tni_gemm_small_##isa##_f32, tni_gemm_small_##isa##_f64
 static const vectors by_isa[] = {
+#if defined __wasm_simd128__
+    { tni_tile_product_baseline, tni_tile_pack_baseline, tni_few_product_baseline, EACH(baseline) },
+#else
     { NULL, NULL, NULL, EACH(baseline) }, /* in the order of tni_cpu_isa() */
+#endif
 #if defined(__x86_64__)
     { tni_tile_product_avx2, tni_tile_pack_avx2, tni_few_product_avx2, EACH(avx2) },
     { tni_tile_product_avx512, tni_tile_pack_avx512, tni_few_product_avx512, EACH(avx512) },

@@ -19,8 +19,9 @@
 #include "tensor/cpu/pointwise.h"
 #include "tensor/internal.h"
 
-/* Not in the baseline: OpenBLAS may use AVX there, which this code could not. */
-#if defined __AVX2__
+/* Not in the baseline, where OpenBLAS may use AVX, which this code could not; in a browser there is
+ * no OpenBLAS. */
+#if defined __AVX2__ || defined __wasm_simd128__
 
 /* ROWS of a tile: with two vectors each, all but four of the registers. Up to DIRECT rows of C, B
  * is read in place, since it is not read often enough to be packed, and fetched DIRECT_AHEAD rows
@@ -28,6 +29,8 @@
  * cache and push each other out: then the limit is two tiles. STEPS in a round of the loop. */
 #if defined __AVX512F__
 enum { ROWS = 14, DIRECT = 128, SET = 1 << 30, DIRECT_AHEAD = 8, STEPS = 1 };
+#elif defined __wasm_simd128__
+enum { ROWS = 4, DIRECT = 64, SET = 4096, DIRECT_AHEAD = 4, STEPS = 4 };
 #else
 enum { ROWS = 6, DIRECT = 64, SET = 4096, DIRECT_AHEAD = 4, STEPS = 4 };
 #endif
@@ -48,6 +51,7 @@ enum {
     SCRATCH = A_SIZE + B_SIZE + SUMS + ROOM + WIDTH
 };
 _Static_assert(SCRATCH * sizeof(float) <= TNI_PRODUCT_SCRATCH, "what a thread keeps for products");
+_Static_assert((int)ROWS <= (int)LANES, "a column of a panel of A that is stored by columns");
 
 typedef struct sgemm {
     const tni_product *p;

@@ -1,0 +1,849 @@
+/* live.c - see live.h. */
+#include "live.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "model.h"
+
+enum { TEXT = 1 << 16, BATCH = 1024, SAMPLE = 4096 };
+typedef enum part { IDLE, FORWARD, BACKWARD } part; /* what of a step was last */
+
+static struct live {
+    live_data data;
+    unsigned char *bytes; /* of digits or a text */
+    int n_bytes;
+    live_layer layer[LIVE_LAYERS]; /* as the lines say, until build */
+    int layers;
+    bool tied, frozen[LIVE_LAYERS];
+    live_model model;
+    tn_list *start; /* copies of all slots at build; in the scope of the model */
+    tn_optim *opt;
+    char optimizer[16];
+    double rate, decay, clip, factor, norm;
+    int warmup, batch, step;
+    bool eval, judge_train, spare_norms;
+    uint64_t seed;
+    tn_generator *draws; /* of batches, so that no layer's numbers shift them */
+    int64_t *order;      /* in which the examples come; at: the next one's place */
+    int at;
+    part part;
+    tn_scope built, stage; /* what lives as long as the model; as long as a step's tensors */
+    bool has_built, has_stage;
+    tn_tensor *y, *loss;
+    double seconds, score[4]; /* test loss, accuracy, train loss, accuracy */
+    double last_loss, last_accuracy;
+    char refusal[1024];
+    float *values;
+    int count;
+} live = { .optimizer = "sgd",
+           .rate = 0.1,
+           .batch = 32,
+           .seed = 1,
+           .last_loss = NAN,
+           .last_accuracy = NAN,
+           .score = { NAN, NAN, NAN, NAN } };
+
+static char text[TEXT];
+
+static const char *say(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return text;
+}
+
+/* What the library said; "" if nothing went wrong. */
+static const char *said(tn_status status)
+{
+    if (status == TN_OK) return "";
+    const char *message = say("%s", tn_error());
+    tn_error_clear();
+    return message;
+}
+
+/* ---- the model ------------------------------------------------------------------------------- */
+
+static void end_stage(void)
+{
+    if (live.has_stage) tn_scope_end(live.stage);
+    live.has_stage = false;
+    live.part = IDLE;
+    live.y = live.loss = NULL;
+    live.model.in = NULL;
+    memset(live.model.act, 0, sizeof live.model.act);
+}
+
+static void drop(void)
+{
+    end_stage();
+    tn_optim_free(live.opt);
+    live_model_free(&live.model);
+    if (live.has_built) tn_scope_end(live.built);
+    live.has_built = false;
+    live.opt = NULL;
+    live.start = NULL;
+}
+
+static bool is_matrix(const tn_entry *e)
+{
+    return tn_rank(e->tensor) > 1;
+}
+
+static bool keep_matrix(const tn_entry *e, void *user)
+{
+    return is_matrix(e) == *(const bool *)user;
+}
+
+/* An optimizer of the kind asked for. */
+static tn_optim *optimizer_of(const tn_list *p, double decay)
+{
+    const char *kind = live.optimizer;
+    double lr = live.rate, momentum = strcmp(kind, "momentum") == 0 ? 0.9 : 0;
+    tn_adam_options adam = { .lr = lr, .weight_decay = decay, .use_lr = true };
+    if (strcmp(kind, "adam") == 0) return tn_adam(p, adam);
+    if (strcmp(kind, "adamw") == 0)
+        return tn_adamw(p, (tn_adamw_options){ .lr = lr, .weight_decay = decay, .use_lr = true });
+    if (strcmp(kind, "rmsprop") == 0)
+        return tn_rmsprop(p,
+                          (tn_rmsprop_options){ .lr = lr, .weight_decay = decay, .use_lr = true });
+    return tn_sgd(p, (tn_sgd_options){
+                         .lr = lr, .momentum = momentum, .weight_decay = decay, .use_lr = true });
+}
+
+static tn_optim *new_optimizer(void)
+{
+    bool yes = true, no = false;
+    tn_list *all = tn_parameters(live.model.net);
+    if (!live.spare_norms) return optimizer_of(all, live.decay);
+    tn_optim *opt = optimizer_of(tn_list_filter(all, keep_matrix, &yes), live.decay);
+    tn_list *vectors = tn_list_filter(all, keep_matrix, &no);
+    if (opt && vectors->n > 0 &&
+        tn_optim_add_group(opt, vectors, (tn_group_options){ .weight_decay = 0 }) != TN_OK) {
+        tn_optim_free(opt);
+        return NULL;
+    }
+    return opt;
+}
+
+static const char *renew_optimizer(void)
+{
+    if (!live.model.net) return "";
+    end_stage();
+    TN_SCOPE
+    {
+        tn_optim *next = new_optimizer();
+        if (next) {
+            tn_optim_free(live.opt);
+            live.opt = next;
+        }
+        said(next ? TN_OK : tn_error_status());
+    }
+    return live.opt ? "" : text;
+}
+
+static const char *build(void)
+{
+    live_model none = { 0 };
+    if (!live.data.y && live.data.classes == 0) return "build: want data before";
+    drop();
+    tn_manual_seed(live.seed);
+    live.built = tn_scope_begin();
+    live.has_built = true;
+    live.model = none;
+    const char *wrong =
+        live_model_make(&live.model, live.layer, live.layers, &live.data, live.tied);
+    if (wrong) {
+        say("%s", wrong);
+        tn_error_clear();
+        drop();
+        return text;
+    }
+    live.start = tn_list_new();
+    tn_list *slots = tn_state_dict(live.model.net, "");
+    for (int i = 0; i < slots->n; i++)
+        if (tn_list_add(live.start, slots->entry[i].name,
+                        tn_clone(tn_detach(slots->entry[i].tensor))) != TN_OK)
+            return said(tn_error_status());
+    memset(live.frozen, 0, sizeof live.frozen);
+    free(live.order);
+    live.order = NULL;
+    if (!live.draws) live.draws = tn_generator_new(live.seed);
+    if (!live.draws) return said(tn_error_status());
+    tn_generator_seed(live.draws, live.seed);
+    live.step = live.at = 0;
+    live.seconds = live.factor = 0;
+    live.last_loss = live.last_accuracy = live.norm = NAN;
+    for (int i = 0; i < 4; i++) live.score[i] = NAN;
+    return renew_optimizer();
+}
+
+/* ---- examples -------------------------------------------------------------------------------- */
+
+/* Where the next batch of training examples is: an epoch in an order that is drawn. */
+static bool next_examples(int64_t *at, int n)
+{
+    const int most = live.data.n_train;
+    for (int i = 0; i < n && live.data.kind == LIVE_TEXT; i++)
+        at[i] = tn_generator_u32(live.draws) % (unsigned)(most - LIVE_TEXT_LENGTH - 1);
+    for (int i = 0; i < n && live.data.kind != LIVE_TEXT; i++) {
+        if (!live.order || live.at >= most) {
+            int64_t *order = realloc(live.order, (size_t)most * sizeof *order);
+            if (!order) return false;
+            live.order = order;
+            tn_generator_permutation(live.draws, most, order);
+            live.at = 0;
+        }
+        at[i] = live.order[live.at++];
+    }
+    return true;
+}
+
+/* Examples as the model reads them, with y in f32 for two classes, otherwise i64. */
+static tn_tensor *gather(const int64_t *at, int n, tn_tensor **y)
+{
+    const live_data *d = &live.data;
+    const int length = d->kind == LIVE_TEXT ? LIVE_TEXT_LENGTH : 1;
+    tn_dtype in = d->kind == LIVE_TEXT ? TN_I64 : TN_F32,
+             out = d->classes == 2 && length == 1 ? TN_F32 : TN_I64;
+    tn_shape shape = length > 1               ? TN_SHAPE(n, length)
+                     : d->kind == LIVE_DIGITS ? TN_SHAPE(n, 1, 8, 8)
+                                              : TN_SHAPE(n, d->features);
+    tn_tensor *x = tn_empty_as(shape, in, tn_cpu());
+    *y = tn_empty_as(out == TN_F32 ? TN_SHAPE(n, 1) : TN_SHAPE(n * length), out, tn_cpu());
+    if (!x || !*y) return NULL;
+    void *to = tn_data_mut(x), *classes = tn_data_mut(*y);
+    for (int i = 0; i < n; i++) {
+        if (length > 1) {
+            memcpy((int64_t *)to + i * length, d->y + at[i], (size_t)length * sizeof *d->y);
+            memcpy((int64_t *)classes + i * length, d->y + at[i] + 1,
+                   (size_t)length * sizeof *d->y);
+            continue;
+        }
+        memcpy((float *)to + i * d->features, d->x + at[i] * d->features,
+               (size_t)d->features * sizeof(float));
+        if (out == TN_F32)
+            ((float *)classes)[i] = (float)d->y[at[i]];
+        else
+            ((int64_t *)classes)[i] = d->y[at[i]];
+    }
+    return x;
+}
+
+static tn_tensor *loss_of(tn_tensor *out, tn_tensor *y)
+{
+    if (!out) return NULL;
+    if (tn_dtype_of(y) == TN_F32) return tn_bce_with_logits(out, y, TN_NONE, TN_MEAN);
+    return tn_cross_entropy(tn_reshape(out, TN_SHAPE(-1, live.data.classes)), y);
+}
+
+static double accuracy_of(tn_tensor *out, tn_tensor *y)
+{
+    const int64_t n = tn_numel(y), classes = live.data.classes;
+    const float *p = tn_data(tn_contiguous(tn_detach(out)));
+    int64_t right = 0;
+    for (int64_t i = 0; p && i < n; i++) {
+        if (tn_dtype_of(y) == TN_F32) {
+            right += (p[i] > 0) == (((const float *)tn_data(y))[i] > 0.5f);
+            continue;
+        }
+        int64_t best = 0;
+        for (int64_t c = 1; c < classes; c++)
+            if (p[i * classes + c] > p[i * classes + best]) best = c;
+        right += best == ((const int64_t *)tn_data(y))[i];
+    }
+    return n > 0 ? (double)right / (double)n : NAN;
+}
+
+static void set_mode(bool training)
+{
+    tn_train(live.model.net, training);
+}
+
+/* The model's output for x in the mode of judging, without recording; all is as before after it:
+ * activations that are shown, buffers, random numbers. In the current scope. */
+static tn_tensor *call_apart(tn_tensor *x)
+{
+    unsigned char state[TN_GENERATOR_STATE_SIZE];
+    tn_tensor *kept[LIVE_LAYERS], *in = live.model.in, *out = NULL;
+    if (!x || !live.model.net) return NULL;
+    memcpy(kept, live.model.act, sizeof kept);
+    tn_generator_get_state(tn_default_generator(), state);
+    set_mode(live.judge_train);
+    TN_NO_GRAD
+    {
+        tn_list *buffers = tn_buffers(live.model.net), *was = tn_list_new();
+        tn_status status = TN_OK;
+        for (int i = 0; i < buffers->n && live.judge_train && status == TN_OK; i++)
+            status = tn_list_add(was, buffers->entry[i].name, tn_clone(buffers->entry[i].tensor));
+        out = status == TN_OK ? live_model_call(&live.model, x, false) : NULL;
+        for (int i = 0; i < was->n && status == TN_OK; i++)
+            status = tn_copy_(buffers->entry[i].tensor, was->entry[i].tensor);
+    }
+    set_mode(!live.eval);
+    memcpy(live.model.act, kept, sizeof kept);
+    live.model.in = in;
+    return tn_generator_set_state(tn_default_generator(), state) == TN_OK ? out : NULL;
+}
+
+static tn_tensor *probabilities(tn_tensor *x)
+{
+    tn_tensor *out = call_apart(x);
+    if (!out) return NULL;
+    return live.data.kind == LIVE_POINTS ? tn_sigmoid(out) : tn_softmax(out, -1);
+}
+
+/* Loss and accuracy of at most n of the examples [from, to), spread over them. */
+static tn_status judge(int from, int to, int most, double *loss, double *accuracy)
+{
+    int64_t at[BATCH];
+    const int margin = live.data.kind == LIVE_TEXT ? LIVE_TEXT_LENGTH : 0,
+              room = to - margin - from;
+    const int n = (int)fmin(fmin(most, BATCH), margin ? room / margin : room);
+    tn_status status = TN_OK;
+    *loss = *accuracy = NAN;
+    for (int i = 0; i < n; i++) at[i] = from + (int64_t)i * room / n;
+    if (n > 0) TN_SCOPE
+        {
+            tn_tensor *y, *out = call_apart(gather(at, n, &y)), *l = loss_of(out, y);
+            status = l ? TN_OK : tn_error_status();
+            if (l) *loss = tn_item(l), *accuracy = accuracy_of(out, y);
+        }
+    return status;
+}
+
+static const char *evaluate(int most)
+{
+    if (!live.model.net) return "evaluate: want build before";
+    tn_status status = judge(live.data.n_train, live.data.n, most, &live.score[0], &live.score[1]);
+    if (status == TN_OK) status = judge(0, live.data.n_train, most, &live.score[2], &live.score[3]);
+    return said(status);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+static const char *forward(void)
+{
+    int64_t at[BATCH];
+    if (!live.opt) return "forward: want build before";
+    if (live.data.n_train < 1) return "forward: want points before";
+    end_stage();
+    live.stage = tn_scope_begin();
+    live.has_stage = true;
+    tn_tensor *x = next_examples(at, live.batch) ? gather(at, live.batch, &live.y) : NULL;
+    set_mode(!live.eval);
+    tn_tensor *out = x ? live_model_call(&live.model, x, true) : NULL;
+    live.loss = loss_of(out, live.y);
+    if (!live.loss) {
+        const char *wrong = said(tn_error_status());
+        end_stage();
+        return wrong;
+    }
+    live.last_loss = tn_item(live.loss);
+    live.last_accuracy = accuracy_of(out, live.y);
+    live.part = FORWARD;
+    return "";
+}
+
+static const char *backward(void)
+{
+    if (live.part != FORWARD) return "backward: want forward before";
+    tn_status status = tn_optim_zero_grad(live.opt);
+    if (status == TN_OK) status = tn_backward(live.loss);
+    if (status == TN_OK) {
+        tn_list *p = tn_parameters(live.model.net);
+        live.norm =
+            p->n > 0 ? tn_clip_grad_norm(p, live.clip > 0 ? live.clip : INFINITY, 2, false) : 0;
+        live.factor = live.clip > 0 && live.norm > live.clip ? live.clip / (live.norm + 1e-6) : 1;
+        live.part = BACKWARD;
+    }
+    return said(status);
+}
+
+static double rate_now(void)
+{
+    return live.warmup > 0 ? live.rate * fmin(1, (live.step + 1.0) / live.warmup) : live.rate;
+}
+
+static const char *update(void)
+{
+    if (live.part != BACKWARD) return "update: want backward before";
+    tn_status status = tn_optim_set_lr(live.opt, -1, rate_now());
+    if (status == TN_OK) status = tn_optim_step(live.opt);
+    live.part = IDLE;
+    if (status == TN_OK) live.step++;
+    return said(status);
+}
+
+static const char *steps(int n)
+{
+    struct timespec from, to;
+    const char *wrong = "";
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    for (int i = 0; i < n && !*wrong; i++) {
+        wrong = forward();
+        if (!*wrong) wrong = backward();
+        if (!*wrong) wrong = update();
+    }
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    live.seconds += (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
+    return wrong;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+static tn_tensor *slot(const char *name)
+{
+    tn_list *all = live.model.net ? tn_state_dict(live.model.net, "") : NULL;
+    return all && tn_list_has(all, name) ? tn_list_get(all, name) : NULL;
+}
+
+static const char *give(const char *name)
+{
+    if (!live.model.net) return "give: want build before";
+    TN_SCOPE
+    {
+        tn_tensor *t = slot(name);
+        tn_list *list = tn_buffers(live.model.net), *one = tn_list_new();
+        for (int i = 0; i < list->n; i++)
+            if (strcmp(list->entry[i].name, name) == 0) t = list->entry[i].tensor;
+        tn_status added = t ? tn_list_add(one, name, t) : TN_E_INVALID;
+        tn_optim *opt = added == TN_OK ? optimizer_of(one, 0) : NULL;
+        snprintf(live.refusal, sizeof live.refusal, "%s",
+                 opt ? ""
+                 : t ? tn_error()
+                     : "there is no slot of this name");
+        tn_error_clear();
+        tn_optim_free(opt);
+    }
+    return "";
+}
+
+/* to: NAME VALUE, NAME INDEX VALUE, or another slot's NAME. */
+static const char *set_slot(const char *name, const char *index, const char *value,
+                            const char *other)
+{
+    const char *wrong = "want a slot of f32, an index in it, and one of its shape to copy";
+    end_stage();
+    TN_SCOPE TN_NO_GRAD
+    {
+        tn_tensor *t = slot(name), *from = other ? slot(other) : NULL;
+        const int64_t i = index ? atoll(index) : 0;
+        if (t && tn_dtype_of(t) == TN_F32 && i >= 0 && i < tn_numel(t) && (!other || from)) {
+            t = tn_detach(t);
+            if (index) t = tn_slice(tn_reshape(t, TN_SHAPE(-1)), 0, i, i + 1, 1);
+            wrong = said(other ? tn_copy_(t, from) : tn_fill_(t, atof(value)));
+        }
+    }
+    return wrong;
+}
+
+static const char *add_layer(const char *kind, const char *number, const char *flag)
+{
+    if (live.layers + 1 >= LIVE_LAYERS) return "layer: too many";
+    live_layer *l = &live.layer[live.layers++];
+    *l = (live_layer){ .number = atof(number), .no_bias = strcmp(flag, "nobias") == 0 };
+    snprintf(l->kind, sizeof l->kind, "%.15s", kind);
+    return "";
+}
+
+static const char *freeze(int l, bool on)
+{
+    if (!live.model.net || l < 0 || l >= live.model.n) return "freeze: want the number of a layer";
+    live.frozen[l] = on;
+    tn_module *layer = tn_module_child(live.model.net, l);
+    return said(on ? tn_module_freeze(layer) : tn_module_thaw(layer));
+}
+
+static const char *set_decay(double decay)
+{
+    live.decay = decay;
+    tn_status status = live.opt ? tn_optim_set_weight_decay(live.opt, 0, decay) : TN_OK;
+    if (status == TN_OK && live.opt && !live.spare_norms)
+        status = tn_optim_set_weight_decay(live.opt, -1, decay);
+    return said(status);
+}
+
+static const char *use_data(const char *name, double noise)
+{
+    const char *wrong = NULL;
+    drop();
+    tn_manual_seed(live.seed);
+    TN_SCOPE wrong = live_data_make(&live.data, name, noise, live.bytes, live.n_bytes);
+    free(live.order);
+    live.order = NULL;
+    live.at = 0;
+    return wrong ? wrong : "";
+}
+
+static const char *use_optimizer(const char *kind, const char *rate, const char *decay)
+{
+    static const char *const known[] = { "sgd", "momentum", "adam", "adamw", "rmsprop" };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(kind, known[i]) == 0) {
+            snprintf(live.optimizer, sizeof live.optimizer, "%.15s", kind);
+            if (*rate) live.rate = atof(rate);
+            if (*decay) live.decay = atof(decay);
+            return renew_optimizer();
+        }
+    return "optimizer: want sgd, momentum, adam, adamw or rmsprop";
+}
+
+/* Lines of a number alone; NULL: none of them. */
+static const char *set_number(const char *word, double x)
+{
+    if (strcmp(word, "seed") == 0)
+        live.seed = (uint64_t)x;
+    else if (strcmp(word, "rate") == 0)
+        live.rate = x;
+    else if (strcmp(word, "clip") == 0)
+        live.clip = x;
+    else if (strcmp(word, "warmup") == 0)
+        live.warmup = (int)x;
+    else if (strcmp(word, "batch") == 0 && x >= 1 && x <= BATCH)
+        live.batch = (int)x;
+    else if (strcmp(word, "batch") == 0)
+        return "batch: want 1 to 1024";
+    else if (strcmp(word, "decay") == 0)
+        return set_decay(x);
+    else
+        return NULL;
+    return "";
+}
+
+static const char *set_switch(const char *word, const char *value)
+{
+    if (strcmp(word, "mode") == 0) {
+        live.eval = strcmp(value, "eval") == 0;
+        return "";
+    }
+    if (strcmp(word, "judge") == 0) {
+        live.judge_train = strcmp(value, "train") == 0;
+        return "";
+    }
+    if (strcmp(word, "no_decay_on_norms") != 0) return NULL;
+    live.spare_norms = strcmp(value, "on") == 0;
+    return renew_optimizer();
+}
+
+const char *live_do(const char *line)
+{
+    char word[5][64] = { "", "", "", "", "" };
+    const int n =
+        sscanf(line, "%63s %63s %63s %63s %63s", word[0], word[1], word[2], word[3], word[4]);
+    const char *w = word[0], *a = word[1], *b = word[2], *c = word[3], *done;
+    if (n < 1) return "";
+    if (strcmp(w, "data") == 0) return use_data(a, atof(b));
+    if (strcmp(w, "point") == 0) {
+        done = live_data_point(&live.data, atof(a), atof(b), atoi(c));
+        return done ? done : "";
+    }
+    if (strcmp(w, "model") == 0) {
+        live.layers = 0;
+        live.tied = false;
+        return "";
+    }
+    if (strcmp(w, "layer") == 0) return add_layer(a, b, c);
+    if (strcmp(w, "tie") == 0) {
+        live.tied = true;
+        return "";
+    }
+    if (strcmp(w, "build") == 0) return build();
+    if (strcmp(w, "optimizer") == 0) return use_optimizer(a, b, c);
+    if (strcmp(w, "freeze") == 0) return freeze(atoi(a), strcmp(b, "on") == 0);
+    if (strcmp(w, "step") == 0) return steps(n > 1 ? atoi(a) : 1);
+    if (strcmp(w, "forward") == 0) return forward();
+    if (strcmp(w, "backward") == 0) return backward();
+    if (strcmp(w, "update") == 0) return update();
+    if (strcmp(w, "evaluate") == 0) return evaluate(n > 1 ? atoi(a) : BATCH);
+    if (strcmp(w, "give") == 0) return give(a);
+    if (strcmp(w, "weight") == 0) return set_slot(a, b, c, NULL);
+    if (strcmp(w, "fill") == 0) return set_slot(a, NULL, b, NULL);
+    if (strcmp(w, "copy") == 0) return set_slot(a, NULL, NULL, b);
+    done = n == 2 ? set_number(w, atof(a)) : NULL;
+    if (!done) done = set_switch(w, a);
+    return done ? done : say("\"%s\": there is no such line (see live.h)", line);
+}
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+static double norm_of(const tn_tensor *t)
+{
+    tn_tensor *f = t && !tn_is_none(t) ? tn_to_dtype(tn_detach((tn_tensor *)t), TN_F64) : NULL;
+    return f ? tn_item(tn_norm(f, 2, NULL, 0, false)) : NAN;
+}
+
+static double of_slot(const char *what, const char *name)
+{
+    double x = NAN;
+    TN_SCOPE TN_NO_GRAD
+    {
+        tn_tensor *t = slot(name), *f = t ? tn_to_dtype(tn_detach(t), TN_F64) : NULL;
+        if (!f) {
+        } else if (strcmp(what, "norm") == 0)
+            x = norm_of(t);
+        else if (strcmp(what, "grad") == 0)
+            x = norm_of(tn_grad(t));
+        else if (strcmp(what, "mean") == 0)
+            x = tn_item(tn_mean(f, NULL, 0, false));
+        else if (strcmp(what, "max") == 0)
+            x = tn_item(tn_max_all(f));
+        else if (live.start && tn_list_has(live.start, name))
+            x = norm_of(tn_sub(f, tn_to_dtype(tn_list_get(live.start, name), TN_F64)));
+        tn_error_clear();
+    }
+    return x;
+}
+
+/* The numbers of a tensor as f32, in live.values. */
+static const float *give_values(tn_tensor *t)
+{
+    tn_tensor *f = t && !tn_is_none(t) ? tn_contiguous(tn_to_dtype(tn_detach(t), TN_F32)) : NULL;
+    int64_t n = f ? tn_numel(f) : 0;
+    float *room = n > 0 && n < (1 << 24) ? realloc(live.values, (size_t)n * sizeof *room) : NULL;
+    tn_error_clear();
+    if (!room) return NULL;
+    memcpy(room, tn_data(f), (size_t)n * sizeof *room);
+    live.values = room;
+    live.count = (int)n;
+    return room;
+}
+
+static tn_tensor *act(int l)
+{
+    return l == -1 ? live.model.in : l >= 0 && l < live.model.n ? live.model.act[l] : NULL;
+}
+
+static double of_activation(int l, const char *what)
+{
+    double sum = 0, squares = 0, zeros = 0;
+    TN_SCOPE
+    {
+        const float *x = give_values(act(l));
+        for (int i = 0; x && i < live.count; i++) {
+            sum += x[i];
+            squares += (double)x[i] * x[i];
+            zeros += x[i] == 0;
+        }
+        if (!x) live.count = 0;
+    }
+    const double n = live.count, mean = sum / n;
+    if (strcmp(what, "mean") == 0) return mean;
+    return strcmp(what, "std") == 0 ? sqrt(fmax(0, squares / n - mean * mean)) : zeros / n;
+}
+
+double live_number(const char *what)
+{
+    const struct {
+        const char *name;
+        double value;
+    } known[] = {
+        { "step", live.step },
+        { "loss", live.last_loss },
+        { "accuracy", live.last_accuracy },
+        { "rate", live.opt ? tn_optim_lr(live.opt, 0) : live.rate },
+        { "clip_factor", live.factor },
+        { "grad_norm", live.norm },
+        { "test_loss", live.score[0] },
+        { "test_accuracy", live.score[1] },
+        { "train_loss", live.score[2] },
+        { "train_accuracy", live.score[3] },
+        { "classes", live.data.classes },
+        { "batch", live.batch },
+        { "seconds", live.seconds },
+        { "parameters", live.model.net ? (double)tn_count_parameters(live.model.net, false) : NAN },
+    };
+    char word[3][64] = { "", "", "" };
+    int n = sscanf(what, "%63s %63s %63s", word[0], word[1], word[2]);
+    if (n == 3 && strcmp(word[0], "act") == 0) return of_activation(atoi(word[1]), word[2]);
+    if (n == 2) return of_slot(word[0], word[1]);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(what, known[i].name) == 0) return known[i].value;
+    return NAN;
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static tn_tensor *surface(int n)
+{
+    if (n < 2 || n > 200 || live.data.kind != LIVE_POINTS) return NULL;
+    tn_tensor *x = tn_zeros(TN_SHAPE(n * n, 2));
+    float *p = x ? tn_data_mut(x) : NULL;
+    for (int i = 0; p && i < n * n; i++) {
+        p[2 * i] = (float)(2.4 * (i % n) / (n - 1) - 1.2);
+        p[2 * i + 1] = (float)(1.2 - 2.4 * (i / n) / (n - 1));
+    }
+    return probabilities(x);
+}
+
+static tn_tensor *drawn(const char *numbers)
+{
+    float v[64] = { 0 };
+    for (int i = 0; i < 64; i++) {
+        char *end;
+        v[i] = strtof(numbers, &end) / 16;
+        numbers = end;
+    }
+    return live.data.kind == LIVE_DIGITS ? probabilities(tn_from_floats(v, TN_SHAPE(1, 1, 8, 8)))
+                                         : NULL;
+}
+
+/* Statistics of a channel over all else of what batch norm l saw. */
+static tn_tensor *of_batch(int l, bool variance)
+{
+    tn_tensor *x = l >= 0 && l < live.model.n ? act(l - 1) : NULL;
+    if (!x || strcmp(live.model.layer[l].kind, "batch_norm") != 0) return NULL;
+    const int axes[] = { 0, 2, 3 };
+    const int n = tn_rank(x) == 4 ? 3 : 1;
+    return variance ? tn_var(tn_detach(x), axes, n, 1, false)
+                    : tn_mean(tn_detach(x), axes, n, false);
+}
+
+static tn_tensor *points(bool train, bool classes)
+{
+    const live_data *d = &live.data;
+    int from = train ? 0 : d->n_train, n = (train ? d->n_train : d->n) - from;
+    if (d->kind != LIVE_POINTS || n < 1) return NULL;
+    if (!classes) return tn_from_floats(d->x + 2 * from, TN_SHAPE(n, 2));
+    return tn_from_data(d->y + from, TN_SHAPE(n), TN_I64);
+}
+
+/* Of the next character after a text's last ones. */
+static tn_tensor *next_letter(const char *after)
+{
+    int64_t ids[LIVE_TEXT_LENGTH], n = (int64_t)strlen(after);
+    const char *last = after + (n > LIVE_TEXT_LENGTH ? n - LIVE_TEXT_LENGTH : 0);
+    if (live.data.kind != LIVE_TEXT) return NULL;
+    for (n = 0; last[n]; n++)
+        for (ids[n] = live.data.classes - 1; ids[n] > 0 && live.data.letter[ids[n]] != last[n];)
+            ids[n]--;
+    tn_tensor *p = n > 0 ? probabilities(tn_from_data(ids, TN_SHAPE(1, n), TN_I64)) : NULL;
+    return p ? tn_select(tn_select(p, 0, 0), 0, n - 1) : NULL;
+}
+
+static tn_tensor *find_values(const char *what)
+{
+    char word[3][64] = { "", "", "" };
+    sscanf(what, "%63s %63s %63s", word[0], word[1], word[2]);
+    const char *w = word[0], *a = word[1];
+    tn_tensor *t;
+    if (strcmp(w, "surface") == 0) return surface(atoi(a));
+    if (strcmp(w, "draw") == 0) return drawn(what + 4);
+    if (strncmp(what, "next ", 5) == 0) return next_letter(what + 5);
+    if (strcmp(w, "attention") == 0) return live_attention(&live.model, atoi(a), atoi(word[2]));
+    if (strcmp(w, "batch_mean") == 0) return of_batch(atoi(a), false);
+    if (strcmp(w, "batch_var") == 0) return of_batch(atoi(a), true);
+    if (strncmp(w, "train_", 6) == 0 || strncmp(w, "test_", 5) == 0)
+        return points(w[1] == 'r', w[strlen(w) - 1] == 'y');
+    if (strcmp(w, "act") == 0) return act(atoi(a));
+    if (strcmp(w, "act_grad") == 0) return (t = act(atoi(a))) ? tn_grad(t) : NULL;
+    if (strcmp(w, "grad") == 0) return (t = slot(a)) ? tn_grad(t) : NULL;
+    return strcmp(w, "slot") == 0 ? slot(a) : NULL;
+}
+
+const float *live_values(const char *what)
+{
+    const float *found = NULL;
+    live.count = 0;
+    TN_SCOPE TN_NO_GRAD found = give_values(find_values(what));
+    tn_error_clear();
+    return found;
+}
+
+int live_count(void)
+{
+    return live.count;
+}
+
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+static size_t add(size_t at, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int n = vsnprintf(text + at, TEXT - at, format, arguments);
+    va_end(arguments);
+    return n < 0 || at + (size_t)n >= TEXT ? TEXT - 1 : at + (size_t)n;
+}
+
+static size_t add_shape(size_t at, const tn_tensor *t)
+{
+    at = add(at, "\"shape\": [");
+    for (int i = 0; t && i < tn_rank(t); i++)
+        at = add(at, "%s%lld", i ? ", " : "", (long long)tn_size(t, i));
+    return add(at, "]");
+}
+
+static size_t add_slots(size_t at, const tn_list *list)
+{
+    for (int i = 0; i < list->n; i++) {
+        const tn_entry *e = &list->entry[i];
+        at = add(at, "%s{\"name\": \"%s\", ", at > 1 && text[at - 1] == '}' ? ", " : "", e->name);
+        at = add_shape(at, e->tensor);
+        at = add(at, ", \"kind\": \"%s\", \"role\": \"%s\", \"trained\": %s, \"layer\": %d}",
+                 e->kind == TN_PARAMETER ? "parameter" : "buffer", tn_role_name(e->role),
+                 tn_requires_grad(e->tensor) ? "true" : "false", atoi(e->name));
+    }
+    return at;
+}
+
+static const char *describe(void)
+{
+    size_t at = add(0, "{\"layers\": [");
+    for (int i = 0; live.model.net && i < live.model.n; i++) {
+        at = add(at, "%s{\"kind\": \"%s\", \"name\": \"%d\", \"frozen\": %s, ", i ? ", " : "",
+                 live.model.layer[i].kind, i, live.frozen[i] ? "true" : "false");
+        at = add(add_shape(at, live.model.act[i]), "}");
+    }
+    at = add(at, "], \"slots\": [");
+    if (live.model.net) {
+        tn_walk_options all = { .keep_duplicates = true };
+        at = add_slots(at, tn_parameters_with(live.model.net, all));
+        at = add_slots(at, tn_buffers_with(live.model.net, all));
+    }
+    add(at, "]}");
+    return text;
+}
+
+/* The text goes on after its training part: n characters, each drawn from what the model says. */
+static const char *write_text(int n)
+{
+    const int length = LIVE_TEXT_LENGTH;
+    if (live.data.kind != LIVE_TEXT || !live.model.net) return "";
+    n = n < 0 ? 0 : n > SAMPLE ? SAMPLE : n;
+    for (int i = 0; i < length; i++) text[i] = live.data.letter[live.data.y[live.data.n_train + i]];
+    for (int i = length; i < length + n; i++) TN_SCOPE
+        {
+            text[i] = '\0';
+            tn_tensor *p = next_letter(text + i - length),
+                      *next = p ? tn_multinomial(p, 1, true) : NULL;
+            text[i] = live.data.letter[next ? *(const int64_t *)tn_data(next) : 0];
+        }
+    text[length + n] = '\0';
+    tn_error_clear();
+    return text + length;
+}
+
+const char *live_text(const char *what)
+{
+    const char *found = "";
+    if (strcmp(what, "refusal") == 0) return live.refusal;
+    if (strcmp(what, "alphabet") == 0) return say("%.*s", live.data.classes, live.data.letter);
+    if (strncmp(what, "sample ", 7) == 0) return write_text(atoi(what + 7));
+    if (strcmp(what, "model") == 0) TN_SCOPE found = describe();
+    return found;
+}
+
+void *live_room(int n)
+{
+    unsigned char *room = n > 0 ? realloc(live.bytes, (size_t)n) : NULL;
+    if (!room) return NULL;
+    live.bytes = room;
+    live.n_bytes = n;
+    return room;
+}
