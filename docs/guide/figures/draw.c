@@ -324,6 +324,50 @@ static void attention(void)
     end();
 }
 
+/* ---- chapter 15 ------------------------------------------------------------------------------ */
+
+/* The last two axes as a table; size x size cells from [row, column] on in class b. */
+static void table(double left, double top, const char *what, tn_tensor *t, int row, int column,
+                  int size)
+{
+    tn_tensor *flat = tn_reshape(t, TN_SHAPE(tn_size(t, -2), tn_size(t, -1)));
+    text_at(left, top - 12, "start", "head", "%s", what);
+    for (int i = 0; i < (int)tn_size(flat, 0); i++)
+        for (int j = 0; j < (int)tn_size(flat, 1); j++) {
+            bool in = i >= row && i < row + size && j >= column && j < column + size;
+            const double value = tn_at(flat, TN_INDEX(i, j)), width = CELL + 12;
+            box(left + width * j, top + CELL * i, width, CELL,
+                in           ? "b"
+                : value == 0 ? "ghost"
+                             : NONE);
+            text_at(left + width * (j + 0.5), top + CELL * (i + 0.5) + 5, "middle", "", "%g",
+                    value);
+        }
+}
+
+static void convolution(void)
+{
+    tn_tensor *x = leaf(tn_reshape(tn_arange(1, 10, 1, TN_F64), TN_SHAPE(1, 1, 3, 3)));
+    tn_tensor *w = tn_reshape(tn_arange(1, 5, 1, TN_F64), TN_SHAPE(1, 1, 2, 2));
+    tn_tensor *dy = tn_from_data((double[]){ 1, 10, 100, 1000 }, TN_SHAPE(1, 1, 2, 2), TN_F64);
+    tn_tensor *y = tn_conv2d(x, w, TN_NONE, (tn_conv_spec){ 0 });
+    TN_CHECK(tn_backward_from(y, dy, 0));
+    begin("convolution", 800, 440, "A convolution, and the gradient of its input");
+    text_at(24, 36, "start", "", "Forward: the kernel slides over x");
+    table(24, 80, "x", x, 0, 0, 2);
+    table(300, 80, "w", w, 0, 0, 2);
+    table(500, 80, "y", y, 0, 0, 1);
+    text_at(500, 176, "start", "small", "1·1 + 2·2 + 3·4 + 4·5 = 37");
+    text_at(24, 228, "start", "",
+            "Backward: the kernel, turned by half a turn, slides over dy between zeros");
+    table(24, 276, "dy between zeros", tn_pad(dy, TN_PADS(1, 1, 1, 1), TN_PAD_CONSTANT, 0), 1, 1,
+          2);
+    table(300, 276, "w, turned", tn_flip(w, TN_AXES(2, 3)), 0, 0, 2);
+    table(500, 276, "dx", tn_grad(x), 1, 1, 1);
+    text_at(500, 406, "start", "small", "4·1 + 3·10 + 2·100 + 1·1000 = 1234");
+    end();
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) return fprintf(stderr, "usage: draw FOLDER\n"), 2;
@@ -334,6 +378,7 @@ int main(int argc, char **argv)
     broadcasting();
     batch_norm();
     attention();
+    convolution();
     tn_scope_end(scope);
     return 0;
 }
