@@ -45,15 +45,16 @@ static void view(double left, const char *what, tn_tensor *t)
 static void strides(void)
 {
     tn_tensor *x = tn_reshape(tn_arange(0, 6, 1, TN_F32), TN_SHAPE(2, 3));
-    begin("strides", 860, 320, "One memory, four tensors: sizes and strides");
+    begin("strides", 860, 334, "One memory, four tensors: sizes and strides");
     view(24, "x", x);
     view(242, "x transposed", tn_transpose(x, 0, 1));
     view(460, "every other column", tn_slice(x, 1, 0, 3, 2));
-    view(678, "column 0, 3 times", tn_expand(tn_narrow(x, 1, 0, 1), TN_SHAPE(2, 3)));
-    text_at(
-        24, 304, "start", "small",
-        "Below each: the one memory of all four. Arrows: how far one position right or down moves. "
-        "Dashed: not read.");
+    view(678, "column 0, 4 times", tn_expand(tn_narrow(x, 1, 0, 1), TN_SHAPE(2, 4)));
+    text_at(24, 300, "start", "small",
+            "Below each: the one memory of all four. Arrows: how far one position right or down "
+            "moves.");
+    text_at(24, 318, "start", "small",
+            "Dashed in a table: the same element again. Dashed in the memory: not read.");
     end();
 }
 
