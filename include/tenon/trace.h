@@ -157,8 +157,8 @@ typedef struct tn_curve {
     int64_t n;           /* how many points */
     const double *x, *y; /* n of each */
 } tn_curve;
-/** Writes the curves as an SVG with axes and a legend. Points that are not finite break a line;
- *  texts may be NULL. The file is replaced as tn_save replaces. */
+/** Writes the curves as an SVG with axes and a legend, dark where the reader's system is. A point
+ *  that is not finite breaks a line; texts may be NULL. The file is replaced as by tn_save. */
 TN_API TN_MUST_USE tn_status tn_plot_svg(const char *path, const char *title, const char *x_label,
                                          const char *y_label, const tn_curve *curves, int n);
 

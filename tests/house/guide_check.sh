@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # docs/guide: every program is built, with gcc and warnings as errors, and run by docs/guide/try, as a reader does it.
 # The C that a chapter quotes stands in a file of its folder, and what it shows as output is all that the program
-# prints; an exercise says "not yet" as it is, and "right" when its solution takes its place; each program of
-# the clinic prints a line that names its mistake.
+# prints; an exercise says "not yet" as it is, and "right" when its solution takes its place, and has a hint; each program
+# of the clinic prints a line that names its mistake; the figures are what figures/draw.c draws.
 # usage: tests/house/guide_check.sh BUILD-FOLDER
 #
 # Seen to fail: a number changed in a quoted output, a name in quoted C, an exercise without its hole, a solution
-# with one, a hole's check that ends in right() at once, a mistake of the clinic mended.
+# with one, a hole's check that ends in right() at once, a mistake of the clinic mended; a hint taken out, a number
+# changed in a figure, a figure that no chapter shows, a chapter without a lesson of the live page or with another name.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 TENON_BUILD=$(cd "$1" && pwd)
@@ -61,6 +62,10 @@ hole() { # CHAPTER FILE: whether the file has one
 
 no_hole() { ! hole "$@"; }
 
+hint() { # CHAPTER NUMBER: try prints it, and it is no answer but a few lines
+    ./try "$1" "$2" hint >"$work/hint" && [ "$(wc -w <"$work/hint")" -ge 10 ]
+}
+
 exercises=0
 while read -r chapter name solution; do
     case ${name-} in
@@ -73,6 +78,7 @@ while read -r chapter name solution; do
             check "exercise $name of chapter $chapter, unsolved" says "$chapter.$name" 1 '^not yet: '
             check "exercise $name of chapter $chapter has a hole" hole "$chapter" "exercise_$name.c"
             check "exercise $name of chapter $chapter has a solution" test -e "$work/$chapter.$name.solution"
+            check "exercise $name of chapter $chapter has a hint" hint "$chapter" "$name"
         fi
         ;;
     *) check "program ${name:-chapter} of chapter $chapter" says "$chapter.${name:-chapter}" 0 . ;;
@@ -97,7 +103,11 @@ dead_relu|^diagnosis: dead relu: all 1024 results of 1: ReLU are 0$
 scope_leak|^diagnosis: a leak of scopes: every step leaves 2 tensors$
 END
 check 'ten mistakes' test $diagnosed = 10
-check 'at least one exercise for each of 14 chapters' test "$(cut -d ' ' -f 1 "$work/jobs" | uniq | wc -l) $((exercises >= 13))" = '14 1'
+check 'two exercises for each of 15 chapters' test "$(cut -d ' ' -f 1 "$work/jobs" | uniq | wc -l) $exercises" = '15 30'
+
+mkdir "$work/images"
+figures() { ./try figures "$work/images" && diff -r "$work/images" images; }
+check 'the figures' figures
 
 # The pages against the files and what they printed.
 pages() {
@@ -130,6 +140,9 @@ def blocks(page):
             body.append(line)
 
 
+# "": the page itself
+known = set("bias vanishing single eval table decay clipping warmup tied momentum".split()) | {""}
+shown_images = set()
 pages = sorted(glob.glob("[0-9][0-9]-*.md"))
 for page in pages:
     folder, chapter = page[:-3], page[:2]
@@ -155,6 +168,12 @@ for page in pages:
         number = exercise[-3]
         if f"({exercise})" not in text or f"`docs/guide/try {chapter} {number}`" not in text:
             complain(page, f"it does not name {exercise} with its command")
+    lessons = re.findall(r"live\.html#(?:lesson=(\w+))?", text) + re.findall(r"`#lesson=(\w+)`", text)
+    if not lessons or not set(lessons) <= known:
+        complain(page, f"lessons of the live page: {lessons}, want some of {sorted(known)}")
+    shown_images |= set(re.findall(r"!\[.+?\]\((images/[\w-]+\.svg)\)", text, re.S))
+for image in set(glob.glob("images/*")) ^ shown_images:
+    complain(image, "no chapter shows it with a text in its place, or it is not there")
 index = open("README.md", encoding="utf-8").read()
 for page in pages:
     if f"({page})" not in index:

@@ -461,6 +461,16 @@ START_TEST(plot_is_an_svg)
     ck_assert_ptr_null(strstr(svg, "nan"));
     ck_assert_ptr_null(strstr(svg, "inf"));
     ck_assert_uint_lt(n, 100000);
+    /* what is drawn in these colours has another one in the dark */
+    static const char *const drawn[] = { "fill='#111'", "fill='#ffffff'", "stroke='#e4e4e4'",
+                                         "stroke='#cccccc'", "stroke='#0072b2'" };
+    ck_assert_ptr_nonnull(strstr(svg, "@media (prefers-color-scheme:dark){"));
+    for (size_t i = 0; i < sizeof drawn / sizeof *drawn; i++) {
+        char attribute[32], rule[32];
+        snprintf(attribute, sizeof attribute, " %s", drawn[i]);
+        snprintf(rule, sizeof rule, "[%s]{", drawn[i]);
+        ck_assert_msg(strstr(svg, attribute) && strstr(svg, rule), "%s", drawn[i]);
+    }
     free(svg);
     /* nothing to draw, one point, equal values, huge values, an empty title */
     double same[] = { 5, 5 };

@@ -1,6 +1,7 @@
 /*
  * Where is an element? Return how many elements t[index] lies behind the first element of t.
- * index has one number per axis, and tn_stride(t, axis) says how far a step along it goes.
+ * index has one position for each axis, and tn_stride(t, axis) says how many elements one position
+ * along it moves.
  */
 #include <tenon/tenon.h>
 

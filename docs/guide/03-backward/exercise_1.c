@@ -1,5 +1,6 @@
 /*
- * The loss is the mean over N rows of -log p[target], p = softmax(logits) along the last axis.
+ * The loss is the mean over N rows of -log p[target], where p = softmax(logits) along the last
+ * axis: p[j] = exp(logits[j]) / sum over k of exp(logits[k]).
  * Return its gradient with respect to the logits [N, C]. target is [N], i64. On paper: the
  * derivative of -log p[t] by logit j is p[j], minus 1 where j = t.
  */

@@ -104,6 +104,13 @@ static tni_phrase number(double v, double step)
     return tni_phrase_of("%.*f", step >= 1 ? 0 : (int)ceil(-log10(step) - 1e-9), v);
 }
 
+/* Where the reader's system is dark, what is drawn below in these colours is drawn in others. */
+static const char dark[] =
+    "<style>@media (prefers-color-scheme:dark){svg{fill:#c9d1d9}[fill='#111']{fill:#fff}"
+    "[fill='#ffffff']{fill:#0d1117}[stroke='#e4e4e4']{stroke:#2b313a}[stroke='#cccccc']"
+    "{stroke:#484f58}[stroke='#0072b2']{stroke:#3d9be0}[fill='#0072b2']{fill:#3d9be0}"
+    "[stroke='#000000']{stroke:#fff}[fill='#000000']{fill:#fff}}</style>\n";
+
 static void add_frame(FILE *b, const char *title, const char *x_label, const char *y_label)
 {
     const double middle = (LEFT + WIDTH - RIGHT) / 2.0, centre = (TOP + HEIGHT - BOTTOM) / 2.0;
@@ -113,6 +120,7 @@ static void add_frame(FILE *b, const char *title, const char *x_label, const cha
             "fill='#333'>\n",
             WIDTH, HEIGHT, WIDTH, HEIGHT);
     add_text(b, "title", title);
+    fputs(dark, b);
     fprintf(b, "<rect width='%d' height='%d' fill='#ffffff'/>\n", WIDTH, HEIGHT);
     add_label(b, middle, 30, MIDDLE " font-size='17' font-weight='bold' fill='#111'", title);
     add_label(b, middle, HEIGHT - 14, MIDDLE, x_label);

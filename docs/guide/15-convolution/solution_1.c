@@ -1,0 +1,27 @@
+/*
+ * From patches back to the image: every rectangle is added to where it was taken.
+ */
+#include <tenon/tenon.h>
+
+tn_tensor *unfold(tn_tensor *x, int64_t k)
+{
+    const int64_t c = tn_size(x, 0), rows = tn_size(x, 1) - k + 1, columns = tn_size(x, 2) - k + 1;
+    tn_tensor *meets[64];
+    for (int64_t r = 0; r < k; r++)
+        for (int64_t s = 0; s < k; s++)
+            meets[r * k + s] = tn_narrow(tn_narrow(x, 1, r, rows), 2, s, columns);
+    return tn_reshape(tn_stack(meets, (int)(k * k), 1), TN_SHAPE(c * k * k, rows * columns));
+}
+
+tn_tensor *fold(tn_tensor *patches, int64_t c, int64_t h, int64_t w, int64_t k)
+{
+    const int64_t rows = h - k + 1, columns = w - k + 1;
+    tn_tensor *x = tn_full_as(TN_SHAPE(c, h, w), 0, tn_dtype_of(patches), tn_cpu());
+    tn_tensor *met = tn_reshape(patches, TN_SHAPE(c, k, k, rows, columns));
+    for (int64_t r = 0; r < k; r++)
+        for (int64_t s = 0; s < k; s++) {
+            tn_tensor *taken = tn_narrow(tn_narrow(x, 1, r, rows), 2, s, columns);
+            if (tn_add_(taken, tn_select(tn_select(met, 1, r), 1, s)) != TN_OK) return NULL;
+        }
+    return x;
+}
