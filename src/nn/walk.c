@@ -127,7 +127,10 @@ typedef struct visitor {
 static tn_status visit_one(tn_module *m, const char *path, void *user)
 {
     const visitor *v = user;
-    return v->named ? v->named(path, m, v->user) : v->plain(m, v->user);
+    const uint64_t errors = tni_error_count;
+    if (v->named) return v->named(path, m, v->user);
+    tn_status status = v->plain(m, v->user);
+    return status ? tni_user_status("tn_module_apply", "f", status, errors) : TN_OK;
 }
 
 tn_status tn_named_modules(tn_module *m,

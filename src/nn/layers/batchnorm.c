@@ -145,7 +145,10 @@ static tn_tensor *instancenorm_forward(tn_module *self, tn_tensor *x)
     int rank = (int)(self->type - types) - INSTANCE + 3;
     bool tracks = !tni_none(m->running_mean), sample = !tni_none(x) && x->shape.rank == rank - 1;
     tn_tensor *y, *batch = sample ? tn_unsqueeze(x, 0) : x;
-    if (!batch || tni_check_channels(self, batch, m->features, rank, rank) != TN_OK) return NULL;
+    if (!batch || tni_check_channels(self, batch, m->features, rank, rank) != TN_OK) {
+        if (batch) tni_error_reword(tni_shape_text(&batch->shape), tni_shape_text(&x->shape));
+        return NULL;
+    }
     int64_t values = 1;
     for (int d = 2; d < rank; d++) values *= batch->shape.size[d];
     if (tracks && !tn_training(self))
