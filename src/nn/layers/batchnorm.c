@@ -10,6 +10,7 @@
  */
 #include <tenon/recompute.h>
 
+#include "autograd/recompute.h"
 #include "nn/layers/layer.h"
 #include "nn/micro_batches.h"
 
@@ -92,6 +93,8 @@ static tn_tensor *normalize(batchnorm *m, tn_tensor *x)
                                        training || no_mean, by, m->o.eps);
     int taken = y && (guarded || part) ? take(m, moving, part ? n : 0, momentum) : 1;
     if (!y || taken < 0) return NULL;
+    /* not a pass that will be made again, nor one that only measures (ext/data/statistics.c) */
+    if (training && !no_mean && !part && !tn_grad_enabled() && !tni_region_now) m->unrecorded++;
     if (counts && taken && tn_add_scalar_(m->num_batches_tracked, 1) != TN_OK) return NULL;
     return y;
 }
@@ -189,7 +192,7 @@ static tn_status reset_statistics(batchnorm *m)
         TN_NO_GRAD status = tn_fill_(buffer[i], i == 1 ? 1 : 0);
         if (status != TN_OK) return status;
     }
-    m->skipped = 0;
+    m->skipped = m->unrecorded = 0;
     return TN_OK;
 }
 
@@ -305,6 +308,11 @@ tni_batchnorm_over *tni_batchnorm_over_of(const tn_module *m)
     bool is = false;
     for (int i = 0; i < INSTANCE; i++) is |= m->type == &types[i];
     return is ? &((batchnorm *)m)->over : NULL;
+}
+
+int64_t tni_batchnorm_unrecorded(const tn_module *m)
+{
+    return tni_batchnorm_over_of(m) ? ((const batchnorm *)m)->unrecorded : 0;
 }
 
 const tni_batchnorm *tni_batchnorm2d_of(const tn_module *m)

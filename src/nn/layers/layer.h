@@ -67,10 +67,12 @@ typedef struct tni_batchnorm {
     int64_t features;
     tn_batch_norm_options o; /* eps and momentum as used; frozen: what a thawed one gets, and eps */
     int64_t skipped;         /* batches that were left out */
+    int64_t unrecorded;      /* batches that moved the running statistics under TN_NO_GRAD */
     tni_batchnorm_over over;
 } tni_batchnorm;
 /* batchnorm.c: m if it is a BatchNorm2d, else NULL (no message). */
 const tni_batchnorm *tni_batchnorm2d_of(const tn_module *m);
+int64_t tni_batchnorm_unrecorded(const tn_module *m); /* of that field; 0 of another module */
 /* batchnorm.c: a BatchNorm's field for it, which is NULL for its own x; NULL: m is no BatchNorm. */
 tni_batchnorm_over *tni_batchnorm_over_of(const tn_module *m);
 
