@@ -213,7 +213,7 @@ START_TEST(a_test_in_train_mode)
     assert_ok(tn_backward(loss_of(m, &p)));
     assert_told(m, NULL, &p, "");
     TN_NO_GRAD assert_made(loss_of(m, &p));
-    assert_told(m, NULL, &p, "1.running_mean: moved by 1 batches under TN_NO_GRAD: if that was a ");
+    assert_told(m, NULL, &p, "1.running_mean: moved 1 time under TN_NO_GRAD: if that was a ");
 }
 END_TEST
 

@@ -188,10 +188,9 @@ static void judge_tests(report *x)
         const int64_t n = tni_batchnorm_unrecorded(p->module);
         if (n > 0)
             tni_say(&x->run.mistakes,
-                    "%s%srunning_mean: moved by %" PRId64
-                    " batches under TN_NO_GRAD: if that was a "
+                    "%s%srunning_mean: moved %" PRId64 " time%s under TN_NO_GRAD: if that was a "
                     "test, want tn_eval before it",
-                    p->path, p->path[0] ? "." : "", n);
+                    p->path, p->path[0] ? "." : "", n, n == 1 ? "" : "s");
     }
 }
 
