@@ -177,7 +177,7 @@ TN_API TN_MUST_USE tn_status tn_module_gradcheck(tn_module *m,
 /** Forward and loss, one element, of part `part` of a batch in `parts` (0 of 1: all of it) by the
  *  model that it is given, a copy. Random numbers are the default generator's. NULL with
  *  TN_E_UNSUPPORTED: this batch cannot be cut so. */
-typedef tn_tensor *(*tn_check_step)(void *user, tn_module *model, int part, int parts);
+typedef tn_tensor *(*tn_check_step)(tn_module *model, int part, int parts, void *user);
 
 /**
  * Runs a training step, with its backward, on copies of model in each way that there is, and names

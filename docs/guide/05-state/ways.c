@@ -41,7 +41,7 @@ static tn_module *meter_new(void)
 }
 
 /* Forward and loss of part `part` of `parts` of a batch of 4 rows. */
-static tn_tensor *loss(void *batch, tn_module *m, int part, int parts)
+static tn_tensor *loss(tn_module *m, int part, int parts, void *batch)
 {
     int64_t n = 4 / parts;
     tn_tensor *y = tn_forward(m, tn_narrow(batch, 0, part * n, n));

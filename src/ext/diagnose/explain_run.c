@@ -252,7 +252,7 @@ tn_status tni_run_begin(tni_run *r, const char *function, tn_module *m, tni_loss
 
 static tn_status check_loss(const tni_run *r, const tn_tensor *loss)
 {
-    if (!loss) return tni_pending() ? tni_pending() : tni_poison(r->function, r->what);
+    if (!loss) return tni_missing("%s: %s is NULL: want one that is there", r->function, r->what);
     if (!tni_none(loss) && tni_shape_numel(&loss->shape) == 1) return TN_OK;
     return tni_error(TN_E_SHAPE, "%s: %s is %s: want one element", r->function, r->what,
                      tni_text(loss));
