@@ -117,9 +117,9 @@ TN_API TN_MUST_USE tn_status tn_profile(tn_profile_step step, void *user,
  *  wide as the terminal, from 60 to 120 columns; 80 in a file. */
 TN_API tn_status tn_module_summary(FILE *file, tn_module *m);
 /** The same, with the shapes that each module gave when a copy of m ran forward on x, in eval mode
- *  and under TN_NO_GRAD: "0: Linear(2, 16) -> [64,16]", of several calls the first. m keeps its mode
- *  and buffers, and its hooks don't run. Errors: of tn_module_clone and of forward, and then nothing
- *  is printed. */
+ *  and under TN_NO_GRAD: "0: Linear(2, 16) -> [64,16]", of several calls the first. m keeps its
+ *  mode and buffers, and its hooks don't run. Errors: of tn_module_clone and forward, and then
+ *  nothing is printed. */
 TN_API tn_status tn_module_summary_with(FILE *file, tn_module *m, tn_tensor *x);
 
 /* ---- checking gradients ---------------------------------------------------------------------- */

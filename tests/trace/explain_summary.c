@@ -148,7 +148,7 @@ START_TEST(a_summary_with_shapes)
     ck_assert(tn_training(m) && tn_training(tn_module_child(m, 1)));
     ck_assert_ptr_null(strstr(summary(m), "->"));
     assert_fails(tn_module_summary_with(stderr, m, tn_ones(TN_SHAPE(3, 2, 8, 8))), TN_E_SHAPE,
-                 "tn_conv2d: x [3,2,8,8]");
+                 "tn_module_summary_with: tn_conv2d: x [3,2,8,8]");
     assert_fails(tn_module_summary_with(stderr, m, NULL), TN_E_INVALID, "x is NULL");
 }
 END_TEST

@@ -207,7 +207,7 @@ static tn_status run(table *t, tn_module *m, tn_tensor *x)
     tn_status status = tn_eval(m);
     if (status == TN_OK) status = tn_module_apply(m, watch, t);
     if (status == TN_OK) TN_SCOPE TN_NO_GRAD status = tn_forward(m, x) ? TN_OK : tni_pending();
-    return status;
+    return status == TN_OK ? TN_OK : tni_error_prefix("tn_module_summary_with: ");
 }
 
 /* ---- printing -------------------------------------------------------------------------------- */

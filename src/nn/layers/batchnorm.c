@@ -310,11 +310,6 @@ tni_batchnorm_over *tni_batchnorm_over_of(const tn_module *m)
     return is ? &((batchnorm *)m)->over : NULL;
 }
 
-int64_t tni_batchnorm_unrecorded(const tn_module *m)
-{
-    return tni_batchnorm_over_of(m) ? ((const batchnorm *)m)->unrecorded : 0;
-}
-
 const tni_batchnorm *tni_batchnorm2d_of(const tn_module *m)
 {
     return m->type == &types[1] ? (const batchnorm *)m : NULL;

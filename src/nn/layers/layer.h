@@ -72,7 +72,6 @@ typedef struct tni_batchnorm {
 } tni_batchnorm;
 /* batchnorm.c: m if it is a BatchNorm2d, else NULL (no message). */
 const tni_batchnorm *tni_batchnorm2d_of(const tn_module *m);
-int64_t tni_batchnorm_unrecorded(const tn_module *m); /* of that field; 0 of another module */
 /* batchnorm.c: a BatchNorm's field for it, which is NULL for its own x; NULL: m is no BatchNorm. */
 tni_batchnorm_over *tni_batchnorm_over_of(const tn_module *m);
 
