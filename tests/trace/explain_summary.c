@@ -2,8 +2,8 @@
  * explain_summary.c - tn_module_summary, with its exact text.
  *
  * Seen to fail: without come_out's count (src/ext/diagnose/summary.c) a_summary ends early; with
- * alike() blind to texts and numbers a_summary_folds_what_repeats fails; without tn_eval or run on
- * m itself a_summary_with_shapes fails.
+ * alike() blind to texts and numbers a_summary_folds_what_repeats fails; without its hooks
+ * a_summary_with_shapes fails.
  */
 #include "nn/boxes.h"
 #include "models.h"

@@ -10,7 +10,6 @@
  */
 #include <tenon/recompute.h>
 
-#include "autograd/recompute.h"
 #include "nn/layers/layer.h"
 #include "nn/micro_batches.h"
 
@@ -93,8 +92,8 @@ static tn_tensor *normalize(batchnorm *m, tn_tensor *x)
                                        training || no_mean, by, m->o.eps);
     int taken = y && (guarded || part) ? take(m, moving, part ? n : 0, momentum) : 1;
     if (!y || taken < 0) return NULL;
-    /* not a pass that will be made again, nor one that only measures (ext/data/statistics.c) */
-    if (training && !no_mean && !part && !tn_grad_enabled() && !tni_region_now) m->unrecorded++;
+    /* not a pass that only measures (ext/data/statistics.c) */
+    if (training && !no_mean && !part && !tn_grad_enabled()) m->unrecorded++;
     if (counts && taken && tn_add_scalar_(m->num_batches_tracked, 1) != TN_OK) return NULL;
     return y;
 }
