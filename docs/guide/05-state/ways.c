@@ -50,7 +50,7 @@ static tn_tensor *loss(tn_module *m, int part, int parts, void *batch)
 
 static void step(tn_module *m, tn_tensor *batch, int parts)
 {
-    TN_MICRO_BATCHES(i, parts) TN_CHECK(tn_backward(loss(batch, m, i, parts)));
+    TN_MICRO_BATCHES(i, parts) TN_CHECK(tn_backward(loss(m, i, parts, batch)));
     TN_CHECK(tn_error_status());
 }
 
