@@ -124,7 +124,7 @@ static double stamp(const session *s)
 }
 
 /* One training step on x and y; the loss stays on the device. NULL when something failed. */
-static tn_tensor *step(void *user, int n, tn_tensor *const *in)
+static tn_tensor *step(int n, tn_tensor *const *in, void *user)
 {
     session *s = user;
     const bench_task *k = s->task;
@@ -181,7 +181,7 @@ static void block(session *s, int64_t n, bool timed)
     double t0 = bench_now();
     for (int64_t i = 0; i < n; i++) {
         tn_scope inner = tn_scope_begin();
-        tn_tensor *loss = s->capture ? tn_capture_run(s->capture, 2, in[i]) : step(s, 2, in[i]);
+        tn_tensor *loss = s->capture ? tn_capture_run(s->capture, 2, in[i]) : step(2, in[i], s);
         TN_CHECK_PTR(loss);
         if (s->taken == 0) keep_loss(s, 0, loss);
         if (s->taken == 9) keep_loss(s, 1, loss);
@@ -262,7 +262,7 @@ static tn_status profiled(void *user)
     session *s = user;
     tn_tensor *in[2];
     own_batch(s, s->taken++, in);
-    return step(s, 2, in) ? TN_OK : tn_error_status();
+    return step(2, in, s) ? TN_OK : tn_error_status();
 }
 
 void bench_run(const bench_task *k, const bench_flags *f)
@@ -299,7 +299,7 @@ bool bench_fits(const bench_task *k, const bench_flags *f)
         tn_tensor *in[2];
         tn_scope scope = tn_scope_begin();
         k->batch(i, &in[0], &in[1]);
-        fits = step(&s, 2, in) != NULL;
+        fits = step(2, in, &s) != NULL;
         tn_scope_end(scope);
     }
     if (!fits) fprintf(stderr, "# %s: at most half of this batch: %s\n", k->name, tn_error());

@@ -260,7 +260,7 @@ static void one_step(void)
     }
     ex.next(in);
     loss = captured && ex.step >= ex.uncaptured ? tn_capture_run(captured, 2, in)
-                                                : ex.learn(NULL, 2, in);
+                                                : ex.learn(2, in, NULL);
     tn_tensor *place = tn_select(losses, 0, n_taken);
     TN_NO_GRAD ex_check(tn_copy_(place, loss));
     ex_check(tn_parallel_mean_(place));

@@ -158,7 +158,7 @@ static void next(tn_tensor **in)
     if (got < 0) ex_check(tn_error_status());
 }
 
-static tn_tensor *learn(void *user, int n, tn_tensor *const *in)
+static tn_tensor *learn(int n, tn_tensor *const *in, void *user)
 {
     if (ex.step == 0)
         ex_say("\nthe first three steps, seen from bn1:\n  %-24s %12s %12s %8s", "", "running_mean",

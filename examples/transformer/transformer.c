@@ -133,7 +133,7 @@ static void next(tn_tensor **in)
         ex_check_ptr(in[i] = tn_narrow(in[i], 0, rows * tn_parallel_rank(), rows));
 }
 
-static tn_tensor *learn(void *user, int n, tn_tensor *const *in)
+static tn_tensor *learn(int n, tn_tensor *const *in, void *user)
 {
     (void)user, (void)n;
     return ex_learn(loss_of(in[0], in[1]), clip);

@@ -34,7 +34,7 @@ TN_BEGIN_C_
 
 /** One training step: forward, backward, update. Returns the tensor you want back, for example the
  *  loss, or TN_NONE; NULL when it fails. It runs in a scope of its own. */
-typedef tn_tensor *(*tn_step)(void *user, int n, tn_tensor *const *inputs);
+typedef tn_tensor *(*tn_step)(int n, tn_tensor *const *inputs, void *user);
 
 /** A step with what was captured of it. */
 typedef struct tn_capture tn_capture;

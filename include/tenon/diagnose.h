@@ -25,6 +25,7 @@ typedef struct tn_explain_report {
     int unregistered; /* tensors that forward read and no module registered */
     int missing;      /* trainable parameters that the optimizer does not hold */
     int foreign;      /* the optimizer's parameters that are not the model's */
+    int mistakes;     /* of data, loss, values, learning rate and testing: see below */
     int reused;       /* 1: its last step used gradients that an earlier step had used */
     int elsewhere;    /* trainable parameters without a gradient on another rank of the run */
     int frozen;       /* no fault: parameters without requires_grad */
@@ -40,6 +41,15 @@ typedef struct tn_explain_report {
  * derivative. If the optimizer's last step used gradients that an earlier step had used, because
  * nobody cleared them before backward added to them, "(optimizer)" begins a line.
  *
+ * Mistakes  lines that begin with (loss): a softmax before a cross entropy, or a constant loss;
+ *           (data): targets of one class, no class 0 among all others, inputs of a root mean square
+ *           above 30 read by the first layer; (values): half of a relu's units 0 for all inputs,
+ *           gates at their ends; a batch norm that was moved under TN_NO_GRAD, as a test in train
+ *           mode does. And, with opt, "(optimizer)": on copies of both, a step more than doubles
+ *           the loss and a hundredth of it lowers it; or a step a thousand times as long still
+ *           lowers it evenly. That runs loss up to three times more, with the copy; not for a loss
+ *           below 0.1, several ranks, or L-BFGS. It knows nothing of clipping and warmup, and
+ *           nothing is said of values of less than 16 inputs
  * Ranks     in a run of several, what it says of a gradient holds for this rank, whose number it
  *           gives. Parameters that had no gradient on another rank in the last averaging backward
  *           are findings too: one rank alone may ask, unless loss needs the others (a BatchNorm
@@ -106,6 +116,11 @@ TN_API TN_MUST_USE tn_status tn_profile(tn_profile_step step, void *user,
  *  it under the others; of paths longer than 1,024 bytes only the end is shown, after "...". As
  *  wide as the terminal, from 60 to 120 columns; 80 in a file. */
 TN_API tn_status tn_module_summary(FILE *file, tn_module *m);
+/** The same, with the shapes that each module gave when a copy of m ran forward on x, in eval mode
+ *  and under TN_NO_GRAD: "0: Linear(2, 16) -> [64,16]", of several calls the first. m keeps its
+ *  mode and buffers, and its hooks don't run. Errors: of tn_module_clone and forward, and then
+ *  nothing is printed. */
+TN_API tn_status tn_module_summary_with(FILE *file, tn_module *m, tn_tensor *x);
 
 /* ---- checking gradients ---------------------------------------------------------------------- */
 
@@ -162,7 +177,7 @@ TN_API TN_MUST_USE tn_status tn_module_gradcheck(tn_module *m,
 /** Forward and loss, one element, of part `part` of a batch in `parts` (0 of 1: all of it) by the
  *  model that it is given, a copy. Random numbers are the default generator's. NULL with
  *  TN_E_UNSUPPORTED: this batch cannot be cut so. */
-typedef tn_tensor *(*tn_check_step)(void *user, tn_module *model, int part, int parts);
+typedef tn_tensor *(*tn_check_step)(tn_module *model, int part, int parts, void *user);
 
 /**
  * Runs a training step, with its backward, on copies of model in each way that there is, and names

@@ -4,7 +4,8 @@
  * There is one rule for expressions and one for statements:
  *   - a function that returns a tensor, module, list or optimizer returns NULL when it fails, and
  *     passes any NULL input on without a word ("poison"), so expressions nest without checks;
- *   - a function that acts returns a tn_status; given poison it returns the status already pending.
+ *   - a function that acts returns a tn_status; given poison it returns the status already pending,
+ *     and the first one to do so adds its name to the message.
  * The message is set once, where the failure began: tn_error() reads it. Success never clears it.
  * Numbers fail as NaN, sizes and counts as -1.
  *

@@ -167,7 +167,7 @@ TN_API TN_MUST_USE tn_status tn_checkpoint_peek(const char *path, tn_metadata *m
  * the oldest such files until `keep` are left, this one included (0: all stay).
  *
  * Removes only files with exactly this form and a lower step, and temporaries of killed writers;
- * files of a higher step stay. The folder must exist.
+ * files of a higher step stay. A folder that does not exist is made, with those around it.
  *
  * Errors   as tn_checkpoint_save, and then nothing is removed; name empty, with a /, or above 128
  *          bytes; step or keep negative; TN_E_IO: an older file could not be removed (the new one

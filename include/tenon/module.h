@@ -352,11 +352,12 @@ TN_API tn_status tn_list_set_version(tn_list *list, const char *path, int versio
 /** Calls visit for every module below, parents first ("" is m itself); each module once. Stops at
  *  the first status that is not TN_OK and returns it. */
 TN_API TN_MUST_USE tn_status tn_named_modules(
-    tn_module *m, tn_status (*visit)(const char *path, tn_module *m, void *user), void *user);
+    tn_module *m, tn_status (*visit)(tn_module *m, const char *path, void *user), void *user);
 /** Calls f for every module below, children first, m last, as PyTorch's apply: for initialisers.
- *  Stops at the first status that is not TN_OK and returns it. */
-TN_API TN_MUST_USE tn_status tn_module_apply(tn_module *m, tn_status (*f)(tn_module *m, void *user),
-                                             void *user);
+ *  Stops at the first status that is not TN_OK and returns it. In a constructor tn_module_done
+ *  reports a failure, so the status may be ignored there. */
+TN_API tn_status tn_module_apply(tn_module *m, tn_status (*f)(tn_module *m, void *user),
+                                 void *user);
 /** The number of direct children, empty slots included; -1 for NULL. */
 TN_API int tn_module_children(const tn_module *m);
 TN_API tn_module *tn_module_child(const tn_module *m, int i); /* TN_NO_MODULE: an empty slot */

@@ -7,8 +7,8 @@
  * between forward and backward holds the inputs, and one function's activations at a time; the
  * price is one more forward.
  *
- *     static tn_status block(void *user, int n_in, tn_tensor *const *in, int n_out,
- *                            tn_tensor **out)
+ *     static tn_status block(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
+ *                            void *user)
  *     {
  *         net *m = user;
  *         out[0] = tn_add(in[0], tn_forward(m->ff, tn_forward(m->norm, in[0])));
@@ -28,8 +28,8 @@ TN_BEGIN_C_
 
 /** Fills out[0..n_out) from in[0..n_in), as a forward does; in the second run with the same inputs
  *  (other handles on them). An error that is pending when it returns fails the call. */
-typedef tn_status (*tn_recompute_function)(void *user, int n_in, tn_tensor *const *in, int n_out,
-                                           tn_tensor **out);
+typedef tn_status (*tn_recompute_function)(int n_in, tn_tensor *const *in, int n_out,
+                                           tn_tensor **out, void *user);
 
 /**
  * Calls function with n_in inputs (TN_NONE is allowed); returns its one output, in the current

@@ -184,6 +184,7 @@ fail:
 /* The error for an output that could not be made. A shape that does not fit names the op. */
 static tn_status not_made(const tni_call *c, const tn_shape *shape)
 {
+    if (!tni_scope_open()) return tni_error_prefix("%s%s: ", tni_op_prefix(c->op), c->op->name);
     if (tni_shape_numel(shape) >= 0) return tni_pending();
     return tni_op_error(c, TN_E_SHAPE, "a result of shape %s: " TNI_SHAPE_WANT,
                         tni_shape_text(shape), TN_MAX_RANK);

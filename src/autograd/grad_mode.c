@@ -61,7 +61,7 @@ __attribute__((constructor)) static void tell_ops(void)
 tn_tensor *tn_detach(tn_tensor *t)
 {
     if (tni_absent(t)) return tni_poisoned("tn_detach", "t");
-    tn_tensor *alias = tn_scope_adopt(tni_alias_raw(t));
+    tn_tensor *alias = tni_scope_adopt(__func__, tni_alias_raw(t));
     return alias && TNI_NOTIFY_OP(detached, t, alias) == TN_OK ? alias : NULL;
 }
 
@@ -69,7 +69,7 @@ tn_tensor *tn_grad(tn_tensor *t)
 {
     if (tni_absent(t)) return tni_poisoned("tn_grad", "t");
     if (!t->gm || !t->gm->grad) return TN_NONE;
-    return tn_scope_adopt(tn_keep(t->gm->grad));
+    return tni_scope_adopt(__func__, tn_keep(t->gm->grad));
 }
 
 /* Stores a new handle on grad's memory, without history or gradient. Otherwise tensors that are

@@ -415,7 +415,7 @@ static tn_status call(tni_region *r, tn_tensor *const *in, tn_tensor **out)
     tni_region *was = tni_region_now;
     r->above = r->again ? NULL : was;
     tni_region_now = r;
-    tn_status status = r->function(r->user, r->n_in, in, r->n_out, out);
+    tn_status status = r->function(r->n_in, in, r->n_out, out, r->user);
     tni_region_now = was;
     r->above = NULL;
     status = tni_user_status("tn_recompute", "function", status, errors);

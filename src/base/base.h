@@ -64,13 +64,17 @@ TNI_AFTER_ERROR(double, tni_nan, (double)NAN)
 /* Puts text before the pending message and returns its status. The place in the model appears once,
  * where the error began. Cut at the end of the buffer. */
 tn_status tni_error_prefix(const char *format, ...) TN_PRINTF(1, 2);
+/* In the pending message: the first `from` becomes `to`, a shape that was given. */
+void tni_error_reword(const char *from, const char *to);
 /* What a status function returns where something is NULL, which a failed call may have given: the
  * pending status, or, if no error is pending, TN_E_INVALID with that message. */
 TNI_SHARED tn_status tni_missing(const char *format, ...) TN_PRINTF(1, 2);
-/* The same for an argument; the message says that it is NULL. */
+/* The same for an argument; the message says that it is NULL, a pending one in addition. */
 TNI_SHARED tn_status tni_poison(const char *function, const char *argument);
-/* The same, giving NULL; the second for one that may also be TN_NONE, as its message says. */
-#define tni_poisoned(function, argument) tni_nothing(tni_poison(function, argument))
+/* Of expressions, which pass NULL on: a pending message stays as it is. The second is for an
+ * argument that may also be TN_NONE, as its message says. */
+#define tni_poisoned(function, argument)                                                           \
+    tni_nothing(tni_missing("%s: %s is NULL: want one that is there", function, argument))
 #define tni_poisoned_optional(function, argument)                                                  \
     tni_nothing(                                                                                   \
         tni_missing("%s: %s is NULL: want a tensor, or TN_NONE for none", function, argument))

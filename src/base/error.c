@@ -92,6 +92,14 @@ tn_status tni_error_prefix(const char *format, ...)
     return pending;
 }
 
+void tni_error_reword(const char *from, const char *to)
+{
+    char rest[SIZE], *message = buffer(), *at = message ? strstr(message, from) : NULL;
+    if (!at || pending == TN_OK) return;
+    memcpy(rest, at + strlen(from), strlen(at + strlen(from)) + 1);
+    snprintf(at, SIZE - (size_t)(at - message), "%s%s", to, rest);
+}
+
 tn_status tni_missing(const char *format, ...)
 {
     va_list args;
@@ -102,8 +110,17 @@ tn_status tni_missing(const char *format, ...)
     return pending;
 }
 
+static void note_pending(const char *function, const char *argument, const char *want)
+{
+    char *message = buffer();
+    if (message && !strstr(message, " is NULL while this error"))
+        tni_text_add(message, SIZE, "; %s: %s is NULL while this error is pending%s", function,
+                     argument, want);
+}
+
 tn_status tni_poison(const char *function, const char *argument)
 {
+    if (pending != TN_OK) note_pending(function, argument, "");
     return tni_missing("%s: %s is NULL: want one that is there", function, argument);
 }
 
@@ -111,12 +128,8 @@ tn_tensor *tni_option_tensor(const char *function, const char *field, tn_tensor 
 {
     if (t) return t;
     if (pending == TN_OK) return TN_NONE;
-    char *message = buffer();
-    if (message && !strstr(message, " is NULL while this error"))
-        tni_text_add(message, SIZE,
-                     "; %s: %s is NULL while this error is pending: want TN_NONE for none, or "
-                     "tn_error_clear for an error that was dealt with",
-                     function, field);
+    note_pending(function, field,
+                 ": want TN_NONE for none, or tn_error_clear for an error that was dealt with");
     return NULL;
 }
 

@@ -63,8 +63,10 @@ tn_status tni_cuda_fault_error(const tni_cuda_fault *f)
     if (f->set == TNI_FAULT_TARGET)
         return tni_cuda_host->fail(TN_E_INDEX,
                                    "%starget value %" PRId64 " at row %" PRId64 ": want 0..%" PRId64
-                                   " (or %" PRId64 " to ignore)",
-                                   op, f->value, f->position, f->limit - 1, f->ignore);
+                                   " (or %" PRId64 " to ignore)%s",
+                                   op, f->value, f->position, f->limit - 1, f->ignore,
+                                   f->value == f->limit ? "; of labels from 1, want 1 subtracted"
+                                                        : "");
     if (f->limit == 0)
         return tni_cuda_host->fail(TN_E_INDEX,
                                    "%sindex %" PRId64 " at position %" PRId64 ": the axis is empty",

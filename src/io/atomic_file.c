@@ -24,6 +24,7 @@
 
 static tn_status fail(const tni_atomic_file *file, const char *what, int error)
 {
+    if (!file->written) return refuse(file, tni_errno(error), "%s: %s", what, strerror(error));
     return refuse(file, tni_errno(error),
                   "%s: %s after %" PRId64 " bytes: the old file, if any, is unchanged", what,
                   strerror(error), file->written);
@@ -60,6 +61,8 @@ static tn_status open_folder(tni_atomic_file *file)
     TNI_UNINTERRUPTED(file->folder, open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     int error = file->folder < 0 && errno != EACCES ? errno : 0;
     if (!error) sweep(folder, slash ? slash + 1 : file->target);
+    if (error == ENOENT)
+        return refuse(file, tni_errno(error), "there is no folder %s: want it made first", folder);
     return error ? fail(file, "cannot open its folder", error) : TN_OK;
 }
 

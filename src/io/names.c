@@ -51,7 +51,7 @@ tn_status tni_metadata_of(tni_bytes *text, tn_metadata *out)
         b->nbytes = nbytes;
         for (size_t i = 0; i < n; i++, at += strlen(at) + 1)
             b->string[i % 2 * (n / 2) + i / 2] = at;
-        status = tni_scope_add(b, drop_block);
+        status = tni_scope_add("", b, drop_block);
     }
     if (b && status == TN_OK) *out = (tn_metadata){ (int)n / 2, b->string, b->string + n / 2 };
     tni_bytes_free(text);

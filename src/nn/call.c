@@ -129,11 +129,12 @@ tn_status tni_call_check(tn_module *m, int n_in, tn_tensor *const *in, int n_out
         snprintf(which, sizeof which, "in[%d]", i);
         return tni_poison("tn_call", which);
     }
-    if (!tni_scope_open())
-        return tni_error(TN_E_STATE,
-                         "%s: no scope is open: want tn_scope_begin before a call, so that "
-                         "somebody owns its outputs",
-                         m->type->name);
+    if (!tni_scope_open()) {
+        char who[256];
+        snprintf(who, sizeof who, "tn_%s of %s", n_in == 1 && n_out == 1 ? "forward" : "call",
+                 m->type->name);
+        return tni_scope_missing(who);
+    }
     if (innermost && innermost->depth >= DEEPEST)
         return tni_error(TN_E_STATE,
                          "%s: called within %d calls: want modules nested less deep, or none that "
@@ -150,6 +151,7 @@ tn_status tni_call_check(tn_module *m, int n_in, tn_tensor *const *in, int n_out
 static tn_status dispatch(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
 {
     tn_status status = TN_OK;
+    const uint64_t errors = tni_error_count;
     if (m->type->forward_n)
         status = m->type->forward_n(m, n_in, in, n_out, out);
     else
@@ -157,6 +159,8 @@ static tn_status dispatch(tn_module *m, int n_in, tn_tensor *const *in, int n_ou
     for (int i = 0; status == TN_OK && i < n_out; i++) {
         if (out[i]) continue;
         status = tni_pending();
+        if (status != TN_OK && tni_error_count == errors) /* an error of before the call */
+            status = tni_poison(m->type->name, "what its forward gave");
         if (status == TN_OK)
             status =
                 tni_error(TN_E_INVALID, "%s: its forward gave NULL without an error: want a tensor",

@@ -41,12 +41,17 @@ static void drop_list(void *object)
     tni_free(b, sizeof *b);
 }
 
-tn_list *tn_list_new(void)
+tn_list *tni_list_new(const char *function)
 {
     block *b = tni_calloc(sizeof *b);
     if (!b) return NULL;
     b->named.size = sizeof(tn_entry);
-    return tni_scope_add(b, drop_list) == TN_OK ? &b->list : NULL;
+    return tni_scope_add(function, b, drop_list) == TN_OK ? &b->list : NULL;
+}
+
+tn_list *tn_list_new(void)
+{
+    return tni_list_new(__func__);
 }
 
 /* ---- versions -------------------------------------------------------------------------------- */
@@ -384,7 +389,7 @@ tn_list *tni_list_made(size_t guarded, const char *function, tn_list *list)
 static tn_list *collected(const char *function, tn_module *m, collector c)
 {
     if (tni_module_check(function, m) != TN_OK) return NULL;
-    c.list = tn_list_new();
+    c.list = tni_list_new(function);
     if (!c.list) return NULL;
     if (!c.o.prefix) c.o.prefix = "";
     size_t guarded = tni_scope_guard();

@@ -269,6 +269,8 @@ tn_status tni_list_push_version(tn_list *list, const char *path, int version);
 tn_list *tni_list_made(size_t guarded, const char *function, tn_list *list);
 /* A new list with the same names, tensors and versions. */
 tn_list *tni_list_copy(const tn_list *list);
+/* An empty one, for a result of that function. */
+tn_list *tni_list_new(const char *function);
 /* tn_state_dict without hooks and extra state: only the model's slots. */
 tn_list *tni_slot_list(tn_module *m);
 

@@ -117,33 +117,34 @@ tn_status tni_change_modules(const char *function, tn_module *root,
 
 /* ---- visiting by the user -------------------------------------------------------------------- */
 
-/* One of the two functions. */
+tn_status tn_named_modules(tn_module *m,
+                           tn_status (*visit)(tn_module *m, const char *path, void *user),
+                           void *user)
+{
+    TNI_TRY(tni_module_check("tn_named_modules", m));
+    if (!visit) return tni_error(TN_E_INVALID, "tn_named_modules: visit is NULL: want a function");
+    return tni_walk(m, TNI_ONCE, visit, NULL, user);
+}
+
 typedef struct visitor {
-    tn_status (*named)(const char *path, tn_module *m, void *user);
-    tn_status (*plain)(tn_module *m, void *user);
+    tn_status (*f)(tn_module *m, void *user);
     void *user;
 } visitor;
 
 static tn_status visit_one(tn_module *m, const char *path, void *user)
 {
     const visitor *v = user;
-    return v->named ? v->named(path, m, v->user) : v->plain(m, v->user);
-}
-
-tn_status tn_named_modules(tn_module *m,
-                           tn_status (*visit)(const char *path, tn_module *m, void *user),
-                           void *user)
-{
-    TNI_TRY(tni_module_check("tn_named_modules", m));
-    if (!visit) return tni_error(TN_E_INVALID, "tn_named_modules: visit is NULL: want a function");
-    return tni_walk(m, TNI_ONCE, visit_one, NULL, &(visitor){ .named = visit, .user = user });
+    const uint64_t errors = tni_error_count;
+    (void)path;
+    tn_status status = v->f(m, v->user);
+    return status ? tni_user_status("tn_module_apply", "f", status, errors) : TN_OK;
 }
 
 tn_status tn_module_apply(tn_module *m, tn_status (*f)(tn_module *m, void *user), void *user)
 {
     TNI_TRY(tni_module_check("tn_module_apply", m));
     if (!f) return tni_error(TN_E_INVALID, "tn_module_apply: f is NULL: want a function");
-    return tni_walk(m, TNI_SIBLINGS, NULL, visit_one, &(visitor){ .plain = f, .user = user });
+    return tni_walk(m, TNI_SIBLINGS, NULL, visit_one, &(visitor){ f, user });
 }
 
 int tn_module_children(const tn_module *m)

@@ -7,7 +7,7 @@ tn_list *tn_list_filter(const tn_list *list, bool (*keep)(const tn_entry *entry,
 {
     if (!list) return tni_poisoned("tn_list_filter", "the list");
     if (!keep) return tni_fail(TN_E_INVALID, "tn_list_filter: keep is NULL: want a function");
-    tn_list *kept = tn_list_new();
+    tn_list *kept = tni_list_new(__func__);
     size_t guarded = tni_scope_guard();
     for (int i = 0; kept && i < list->n; i++)
         if (keep(&list->entry[i], user) &&

@@ -262,7 +262,7 @@ bool tni_optim_busy(const char *f, const tn_optim *opt)
 tn_list *tn_optim_parameters(const tn_optim *opt)
 {
     if (tni_no_optim(opt)) return tni_poisoned("tn_optim_parameters", "opt");
-    tn_list *list = tn_list_new();
+    tn_list *list = tni_list_new(__func__);
     for (int i = 0; list && i < opt->n; i++) {
         if (tn_list_add(list, opt->param[i].name, opt->param[i].tensor) != TN_OK) return NULL;
         list->entry[list->n - 1].owner = opt->param[i].owner;

@@ -109,9 +109,9 @@ tn_tensor *tn_full_as(tn_shape shape, double value, tn_dtype dtype, tn_device de
 bool tni_present(const char *function, const char *argument, const tn_tensor *t)
 {
     if (t && !tni_none(t)) return true;
+    if (!t) return tni_poisoned(function, argument);
     return tni_false(
-        t ? tni_error(TN_E_INVALID, "%s: %s is TN_NONE: want a tensor", function, argument)
-          : tni_poison(function, argument));
+        tni_error(TN_E_INVALID, "%s: %s is TN_NONE: want a tensor", function, argument));
 }
 
 tn_tensor *tn_empty_like(tn_tensor *t)

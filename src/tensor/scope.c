@@ -147,7 +147,15 @@ bool tni_scope_open(void)
     return scopes.depth > 0 || scopes.lost;
 }
 
-tn_status tni_scope_add(void *object, void (*drop)(void *object))
+tn_status tni_scope_missing(const char *who)
+{
+    return tni_error(TN_E_STATE,
+                     "%s%sno scope is open: want tn_scope_begin before it, so that somebody owns "
+                     "what it makes",
+                     who, *who ? ": " : "");
+}
+
+tn_status tni_scope_add(const char *who, void *object, void (*drop)(void *object))
 {
     if (scopes.lost) {
         drop(object);
@@ -155,8 +163,7 @@ tn_status tni_scope_add(void *object, void (*drop)(void *object))
     }
     if (scopes.depth == 0) {
         drop(object);
-        return tni_error(TN_E_STATE, "no scope is open: want tn_scope_begin before making tensors, "
-                                     "so that somebody owns them");
+        return tni_scope_missing(who);
     }
     if (!tni_room(&scopes.entries, &scopes.capacity, scopes.n, 1, sizeof(entry))) {
         drop(object);
@@ -171,12 +178,17 @@ static void drop_tensor(void *t)
     tn_drop(t);
 }
 
-tn_tensor *tn_scope_adopt(tn_tensor *t)
+tn_tensor *tni_scope_adopt(const char *who, tn_tensor *t)
 {
-    if (!t) return tni_poisoned("tn_scope_adopt", "t");
+    if (!t) return tni_poisoned(who, "t");
     if (tni_none(t)) return t;
     if (tni_gone(t)) return NULL;
-    return tni_scope_add(t, drop_tensor) == TN_OK ? t : NULL;
+    return tni_scope_add(who, t, drop_tensor) == TN_OK ? t : NULL;
+}
+
+tn_tensor *tn_scope_adopt(tn_tensor *t)
+{
+    return tni_scope_adopt(__func__, t);
 }
 
 tn_tensor *tni_scope_take(tn_scope s, tn_tensor *t)
@@ -187,6 +199,13 @@ tn_tensor *tni_scope_take(tn_scope s, tn_tensor *t)
     if (newest->object != t || newest->drop != drop_tensor) return tn_keep(t);
     scopes.n--;
     return t;
+}
+
+tn_tensor *tni_scope_return(const char *who, tn_scope s, tn_tensor *t)
+{
+    if (s.depth != 0 || !is_open(s)) return tn_scope_return(s, t);
+    tn_scope_end(s);
+    return t ? tni_nothing(tni_scope_missing(who)) : NULL;
 }
 
 tn_tensor *tn_scope_return(tn_scope s, tn_tensor *t)

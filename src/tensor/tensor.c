@@ -261,11 +261,7 @@ static tn_tensor *new_for(const char *function, tn_dtype dtype, const tn_shape *
     if (item == 0)
         return tni_fail(TN_E_DTYPE, "%s%sa tensor of dtype %d: want one of tn_dtype", function,
                         *function ? ": " : "", (int)dtype);
-    if (!tni_scope_open())
-        return tni_fail(TN_E_STATE,
-                        "%s%sno scope is open: want tn_scope_begin before making tensors, so that "
-                        "somebody owns them",
-                        function, *function ? ": " : "");
+    if (!tni_scope_open()) return tni_nothing(tni_scope_missing(function));
     tni_storage *s = storage_new((size_t)numel * item, device);
     if (!s) return NULL;
     tn_tensor *t = handle_new(s, dtype, shape, strided ? strided->stride : NULL,
@@ -303,8 +299,7 @@ tn_tensor *tn_from_memory(void *data, tn_shape shape, tn_dtype dtype, void (*rel
     if (!tn_dtype_size(dtype))
         return tni_fail(TN_E_DTYPE, "tn_from_memory: dtype %d: want one of tn_dtype", (int)dtype);
     size_t nbytes = (size_t)tni_shape_numel(&shape) * tn_dtype_size(dtype);
-    if (!tni_scope_open())
-        return tni_fail(TN_E_STATE, "tn_from_memory: no scope is open: want tn_scope_begin first");
+    if (!tni_scope_open()) return tni_nothing(tni_scope_missing("tn_from_memory"));
     tni_storage *s = tni_alloc(sizeof *s);
     if (!s) return NULL;
     /* release is set last: if making the tensor fails, the memory must stay the caller's */
@@ -333,7 +328,7 @@ tn_tensor *tni_alias(const tn_tensor *t, const tni_spec *spec)
     tn_tensor *a =
         handle_new(tni_storage_keep(t->storage), spec->dtype, &spec->shape,
                    spec->strided ? spec->stride : NULL, spec->strided ? spec->offset : 0);
-    return a ? tn_scope_adopt(a) : NULL;
+    return a ? tni_scope_adopt("", a) : NULL;
 }
 
 tn_tensor *tni_alias_raw(const tn_tensor *t)

@@ -292,7 +292,7 @@ SWEEP(many_scopes)
     return status;
 }
 
-static tn_tensor *captured(void *user, int n, tn_tensor *const *in)
+static tn_tensor *captured(int n, tn_tensor *const *in, void *user)
 {
     const plant *p = user;
     tn_tensor *loss = n == 2 ? tn_cross_entropy(tn_forward(p->model, in[0]), in[1]) : NULL;

@@ -440,7 +440,7 @@ static tn_tensor *ending_loss(tn_module *m, void *user)
     return loss;
 }
 
-static tn_tensor *ending_step(void *user, int n, tn_tensor *const *in)
+static tn_tensor *ending_step(int n, tn_tensor *const *in, void *user)
 {
     (void)user, (void)n;
     tn_scope_end(around);

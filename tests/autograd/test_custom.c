@@ -610,7 +610,7 @@ START_TEST(explained_training_names_it)
 }
 END_TEST
 
-static tn_tensor *captured(void *user, int n, tn_tensor *const *in)
+static tn_tensor *captured(int n, tn_tensor *const *in, void *user)
 {
     (void)n, (void)user;
     return tn_sum_all(swish(in[0]));

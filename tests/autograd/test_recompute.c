@@ -82,7 +82,7 @@ static net *net_new(void)
     return m;
 }
 
-static tn_status block(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+static tn_status block(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
 {
     net *m = user;
     m->runs += !tn_recomputing();
@@ -96,20 +96,20 @@ static tn_status block(void *user, int n_in, tn_tensor *const *in, int n_out, tn
 }
 
 /* The block within another one, twice. */
-static tn_status nest(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+static tn_status nest(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
 {
     tn_tensor *h = tn_recompute(block, user, n_in, in);
     h = tn_sigmoid(h);
     return tn_recompute_n(block, user, 1, &h, n_out, out);
 }
 
-static tn_status plain_nest(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+static tn_status plain_nest(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
 {
     tn_tensor *h = NULL;
-    tn_status status = block(user, n_in, in, 1, &h);
+    tn_status status = block(n_in, in, 1, &h, user);
     if (status != TN_OK) return status;
     h = tn_sigmoid(h);
-    return block(user, 1, &h, n_out, out);
+    return block(1, &h, n_out, out, user);
 }
 
 static const struct way {
@@ -141,7 +141,7 @@ static void train(const struct way *way, bool again, tn_list *list)
         {
             tn_tensor *x[2] = { tn_tanh(in[0]), in[1] };
             assert_ok(again ? tn_recompute_n(way->again, m, way->n_in, x, way->n_out, out)
-                            : way->plain(m, way->n_in, x, way->n_out, out));
+                            : way->plain(way->n_in, x, way->n_out, out, m));
             loss = tn_mean_all(tn_square(tn_add(out[0], out[way->n_out - 1])));
             loss = tn_add(loss, tn_mean_all(tn_forward(m->fc, x[0]))); /* the parameter once more */
         }
@@ -194,7 +194,7 @@ END_TEST
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static tn_status activations(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+static tn_status activations(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
 {
     tn_tensor *h = in[0];
     for (int i = 0; h && i < 10; i++) h = tn_exp(tn_sin(h));
@@ -224,7 +224,7 @@ START_TEST(activations_are_free_until_backward)
             if (again)
                 made = tn_recompute(activations, NULL, 1, &x);
             else
-                assert_ok(activations(NULL, 1, &x, 1, &made));
+                assert_ok(activations(1, &x, 1, &made, NULL));
             y[again] = tn_keep(made);
         }
         if (again)
@@ -321,7 +321,7 @@ END_TEST
 
 static int runs;
 
-static tn_status cube(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+static tn_status cube(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
 {
     runs++;
     ck_assert_int_eq(n_in, 2);
@@ -359,7 +359,7 @@ END_TEST
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-static tn_status scaled(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+static tn_status scaled(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
 {
     tn_tensor *const *weights = user;
     (void)n_in;
@@ -446,7 +446,7 @@ START_TEST(a_buffer_read_before_it_moves)
 }
 END_TEST
 
-static tn_status drawn(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+static tn_status drawn(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
 {
     tn_module *drop = user;
     (void)n_in;
@@ -465,7 +465,7 @@ START_TEST(a_mode_that_changes_is_refused)
 }
 END_TEST
 
-static tn_status masked(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+static tn_status masked(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
 {
     (void)n_in;
     (void)n_out;
@@ -495,7 +495,7 @@ START_TEST(bad_arguments_are_refused)
 }
 END_TEST
 
-static tn_status fails_again(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+static tn_status fails_again(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
 {
     norm *m = user;
     (void)n_in;
@@ -505,8 +505,8 @@ static tn_status fails_again(void *user, int n_in, tn_tensor *const *in, int n_o
 }
 
 /* Read through a copy, or through autocast's: no node keeps what changed. */
-static tn_status through_copies(void *user, int n_in, tn_tensor *const *in, int n_out,
-                                tn_tensor **out)
+static tn_status through_copies(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
+                                void *user)
 {
     const counter *m = user;
     (void)n_in;
@@ -551,7 +551,7 @@ typedef struct own_op {
     bool before;
 } own_op;
 
-static tn_status by_own_op(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+static tn_status by_own_op(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
 {
     static const tn_custom_op op = { .name = "times", .forward = times, .backward = times_grad };
     const own_op *own = user;
@@ -570,7 +570,7 @@ START_TEST(an_own_op_that_keeps_a_buffer)
         counter *m = counter_new(false);
         own_op own = { m, way % 2 };
         tn_tensor *x = leaf(tn_zeros(TN_SHAPE(1))), *y = NULL;
-        assert_ok(way < 2 ? by_own_op(&own, 1, &x, 1, &y)
+        assert_ok(way < 2 ? by_own_op(1, &x, 1, &y, &own)
                           : tn_recompute_n(by_own_op, &own, 1, &x, 1, &y));
         tn_status status = tn_backward(y);
         if (own.before) {
@@ -587,7 +587,7 @@ END_TEST
 
 /* A function that differentiates what it computes, within another one, with its result in place
  * of its input's variable. */
-static tn_status slope(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+static tn_status slope(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
 {
     tn_tensor *energy = tn_sum_all(tn_mul(tn_sin(in[0]), tn_square(in[0])));
     (void)user;
@@ -596,12 +596,12 @@ static tn_status slope(void *user, int n_in, tn_tensor *const *in, int n_out, tn
     return tn_gradients(1, &energy, NULL, 1, in, out, TN_CREATE_GRAPH);
 }
 
-static tn_status slope_within(void *user, int n_in, tn_tensor *const *in, int n_out,
-                              tn_tensor **out)
+static tn_status slope_within(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
+                              void *user)
 {
     tn_tensor *x = tn_tanh(in[0]);
     tn_status status =
-        user ? tn_recompute_n(slope, NULL, n_in, &x, n_out, &x) : slope(NULL, n_in, &x, n_out, &x);
+        user ? tn_recompute_n(slope, NULL, n_in, &x, n_out, &x) : slope(n_in, &x, n_out, &x, NULL);
     out[0] = tn_exp(x);
     return status;
 }
@@ -612,7 +612,7 @@ START_TEST(functions_that_differentiate)
     for (int again = 0; again < 2; again++) {
         tn_tensor *x = leaf(random_as(TN_SHAPE(5), -1, 1, 4, TN_F32)), *y = x;
         assert_ok(again ? tn_recompute_n(slope_within, x, 1, &y, 1, &y)
-                        : slope_within(NULL, 1, &y, 1, &y));
+                        : slope_within(1, &y, 1, &y, NULL));
         assert_ok(tn_backward(tn_sum_all(y)));
         grad[again] = tn_clone(tn_grad(x));
     }
@@ -621,8 +621,8 @@ START_TEST(functions_that_differentiate)
 END_TEST
 
 /* The slope of a call of a module within, which therefore runs twice before this function ends. */
-static tn_status slope_of_counted(void *user, int n_in, tn_tensor *const *in, int n_out,
-                                  tn_tensor **out)
+static tn_status slope_of_counted(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
+                                  void *user)
 {
     tn_tensor *y = tn_forward(user, in[0]);
     (void)n_out;
@@ -638,7 +638,7 @@ START_TEST(a_buffer_of_a_function_within_that_ran_again)
         tn_tensor *x = leaf(tn_full(TN_SHAPE(1), 3)), *dy = NULL;
         assert_ok(tn_module_set_recompute(&m->base, again));
         assert_ok(again ? tn_recompute_n(slope_of_counted, m, 1, &x, 1, &dy)
-                        : slope_of_counted(m, 1, &x, 1, &dy));
+                        : slope_of_counted(1, &x, 1, &dy, m));
         ck_assert_double_eq(tn_item(dy), 6);
         assert_ok(tn_backward(dy));
         ck_assert_double_eq(tn_item(tn_grad(x)), 2);
@@ -648,8 +648,8 @@ START_TEST(a_buffer_of_a_function_within_that_ran_again)
 END_TEST
 
 /* The first run replaces count and then puts another buffer of its shape in its place. */
-static tn_status exchanges_slots(void *user, int n_in, tn_tensor *const *in, int n_out,
-                                 tn_tensor **out)
+static tn_status exchanges_slots(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
+                                 void *user)
 {
     counter *m = user;
     tn_status status = TN_OK;
@@ -693,8 +693,8 @@ START_TEST(a_batch_norm_that_trains_only_the_second_time)
 }
 END_TEST
 
-static tn_status fails_at_the_end(void *user, int n_in, tn_tensor *const *in, int n_out,
-                                  tn_tensor **out)
+static tn_status fails_at_the_end(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
+                                  void *user)
 {
     (void)n_in;
     (void)n_out;

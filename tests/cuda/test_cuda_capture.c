@@ -48,7 +48,7 @@ static tn_tensor *loss_of(job *j, tn_tensor *const *in)
     return tn_cross_entropy(tn_flatten(y, 0, 1), tn_flatten(in[1], 0, 1));
 }
 
-static tn_tensor *step(void *user, int n, tn_tensor *const *in)
+static tn_tensor *step(int n, tn_tensor *const *in, void *user)
 {
     job *j = user;
     ck_assert_int_eq(n, 2);
@@ -156,7 +156,7 @@ static double job_step(job *j, int i, bool captured)
         loss = tn_capture_run(j->capture, 2, in);
     } else {
         tn_tensor *there[2] = { tn_to(in[0], tn_cuda(0)), tn_to(in[1], tn_cuda(0)) };
-        loss = step(j, 2, there);
+        loss = step(2, there, j);
     }
     assert_made(loss);
     assert_ok(tn_scheduler_step(j->schedule));
@@ -334,7 +334,7 @@ END_TEST
 
 /* A leaf of no module whose elements are not dense: the optimizer updates a copy and puts it
  * back. */
-static tn_tensor *strided_step(void *user, int n, tn_tensor *const *in)
+static tn_tensor *strided_step(int n, tn_tensor *const *in, void *user)
 {
     tn_optim *opt = user;
     tn_list *list = tn_optim_parameters(opt);
@@ -358,7 +358,7 @@ START_TEST(strided_parameter)
         tn_capture *c = tn_capture_new(strided_step, opt, tn_cuda(0));
         for (int i = 0; i < 8; i++) {
             tn_tensor *x = tn_to(random_as(TN_SHAPE(4, 6), -1, 1, (uint64_t)i, TN_F64), tn_cuda(0));
-            assert_made(captured ? tn_capture_run(c, 1, &x) : strided_step(opt, 1, &x));
+            assert_made(captured ? tn_capture_run(c, 1, &x) : strided_step(1, &x, opt));
         }
         bits[captured] = tn_hash(whole);
         tn_capture_free(c);
@@ -428,7 +428,7 @@ static double mixed_step(job *j, int i, bool captured)
         tn_scope scope = tn_scope_begin();
         tn_tensor *in[2] = { tn_to(random_as(TN_SHAPE(4, 7), -1, 1, 5, TN_F32), tn_cuda(0)),
                              tn_to(random_as(TN_SHAPE(4, 5), -1, 1, 6, TN_F32), tn_cuda(0)) };
-        assert_made(step(j, 2, in));
+        assert_made(step(2, in, j));
         tn_scope_end(scope);
     }
     if (i % 5 == 2) {
@@ -899,7 +899,7 @@ static tn_tensor *mover_forward(tn_module *self, tn_tensor *x)
     return tn_add_scalar_(m->buffer, 1) == TN_OK ? tn_add(x, m->buffer) : NULL;
 }
 
-static tn_tensor *move_once(void *user, int n, tn_tensor *const *in)
+static tn_tensor *move_once(int n, tn_tensor *const *in, void *user)
 {
     (void)n;
     return tn_forward(user, in[0]);
@@ -943,7 +943,7 @@ static tn_tensor *counting_forward(tn_module *self, tn_tensor *x)
     return tn_mul(m->w, tn_mul_scalar(x, m->fault ? ++m->calls : 1));
 }
 
-static tn_tensor *squares(void *x, tn_module *m, int part, int parts)
+static tn_tensor *squares(tn_module *m, int part, int parts, void *x)
 {
     (void)part;
     if (parts > 1) return tn_fail(TN_E_UNSUPPORTED, "one batch");

@@ -145,7 +145,7 @@ static void put(job *j, int i, tn_tensor *t)
     j->made[i] = t ? tn_keep(tn_detach(t)) : NULL;
 }
 
-static tn_tensor *step(void *user, int n, tn_tensor *const *in)
+static tn_tensor *step(int n, tn_tensor *const *in, void *user)
 {
     job *j = user;
     tn_tensor *x[OP_MAX_IN];
@@ -214,7 +214,7 @@ static void check_captured(const op_row *row, tn_dtype dtype)
         tn_manual_seed(9);
         ck_assert_msg(tn_capture_run(capture, c.n, in) != NULL, "%s: %s", row->name, tn_error());
         tn_manual_seed(9);
-        ck_assert_msg(step(&called, c.n, in) != NULL, "%s: %s", row->name, tn_error());
+        ck_assert_msg(step(c.n, in, &called) != NULL, "%s: %s", row->name, tn_error());
         ck_assert_msg(bits_of(&captured) == bits_of(&called), "%s: other bits than a call",
                       row->name);
     }

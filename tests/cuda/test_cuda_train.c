@@ -409,7 +409,7 @@ static void next(tn_tensor **in)
 }
 
 /* The loss of step n is 1 / n. */
-static tn_tensor *learn(void *user, int n, tn_tensor *const *in)
+static tn_tensor *learn(int n, tn_tensor *const *in, void *user)
 {
     (void)user, (void)n, (void)in;
     if (ex.step <= STEPS && host.waits) waits[ex.step] = host.waits();
@@ -615,7 +615,7 @@ START_TEST(a_bad_target_is_found_where_the_host_waits)
 }
 END_TEST
 
-static tn_tensor *count_in_step(void *user, int n, tn_tensor *const *in)
+static tn_tensor *count_in_step(int n, tn_tensor *const *in, void *user)
 {
     (void)n;
     return tn_metric_update(user, in[0], in[1]) == TN_OK ? tn_sum_all(in[0]) : NULL;

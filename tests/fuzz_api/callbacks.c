@@ -96,22 +96,22 @@ static tn_tensor *f_whole(tn_tensor **in, void *user)
 }
 LIST(tn_function, functions, f_square, f_plain, f_wrong, f_null, f_none, f_whole)
 
-static tn_tensor *step_first(void *user, int n, tn_tensor *const *in)
+static tn_tensor *step_first(int n, tn_tensor *const *in, void *user)
 {
     (void)user;
     return n > 0 ? tn_sum(in[0], NULL, 0, false) : tn_scalar(1);
 }
-static tn_tensor *step_none(void *user, int n, tn_tensor *const *in)
+static tn_tensor *step_none(int n, tn_tensor *const *in, void *user)
 {
     (void)user, (void)n, (void)in;
     return TN_NONE;
 }
-static tn_tensor *step_null(void *user, int n, tn_tensor *const *in)
+static tn_tensor *step_null(int n, tn_tensor *const *in, void *user)
 {
     (void)user, (void)n, (void)in;
     return NULL;
 }
-static tn_tensor *step_same(void *user, int n, tn_tensor *const *in)
+static tn_tensor *step_same(int n, tn_tensor *const *in, void *user)
 {
     (void)user;
     return n > 0 ? in[n - 1] : TN_NONE;
@@ -266,12 +266,12 @@ static tn_status load_refuses(tn_module *m, tn_list *missing, tn_list *unexpecte
 }
 LIST(tn_load_post_hook, load_hooks, load_nothing, load_forgives, load_refuses)
 
-static tn_status visit_all(const char *path, tn_module *m, void *user)
+static tn_status visit_all(tn_module *m, const char *path, void *user)
 {
     (void)path, (void)m, (void)user;
     return TN_OK;
 }
-static tn_status visit_stops(const char *path, tn_module *m, void *user)
+static tn_status visit_stops(tn_module *m, const char *path, void *user)
 {
     (void)path, (void)m, (void)user;
     return TN_E_STATE;
@@ -412,8 +412,8 @@ LIST(tn_custom_op, custom_ops,
      { NULL, NULL, custom_copies, NULL, custom_free, false, NULL },
      { "idle", NULL, NULL, NULL, NULL, false, NULL })
 
-static tn_status recompute_computes(void *user, int n_in, tn_tensor *const *in, int n_out,
-                                    tn_tensor **out)
+static tn_status recompute_computes(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
+                                    void *user)
 {
     (void)user;
     for (int i = 0; i < n_out; i++) {
@@ -425,18 +425,18 @@ static tn_status recompute_computes(void *user, int n_in, tn_tensor *const *in, 
     }
     return TN_OK;
 }
-static tn_status recompute_nests(void *user, int n_in, tn_tensor *const *in, int n_out,
-                                 tn_tensor **out)
+static tn_status recompute_nests(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
+                                 void *user)
 {
     return tn_recompute_n(recompute_computes, user, n_in, in, n_out, out);
 }
-static tn_status recompute_errs(void *user, int n_in, tn_tensor *const *in, int n_out,
-                                tn_tensor **out)
+static tn_status recompute_errs(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
+                                void *user)
 {
     (void)user;
     tn_scope_begin(); /* and does not end it */
     tn_set_grad_enabled(!tn_recomputing());
-    if (!tn_recomputing()) return recompute_computes(user, n_in, in, n_out, out);
+    if (!tn_recomputing()) return recompute_computes(n_in, in, n_out, out, user);
     for (int i = 1; i < n_out; i++) out[i] = n_in ? in[0] : TN_NONE;
     out[0] = n_in ? tn_log(in[0]) : NULL;
     return TN_OK;
@@ -557,18 +557,18 @@ static tn_tensor *loss_many(tn_module *m, void *user)
 }
 LIST(loss_function_, losses, loss_forward, loss_none, loss_null, loss_many)
 
-static tn_tensor *checked_loss(void *user, tn_module *m, int part, int parts)
+static tn_tensor *checked_loss(tn_module *m, int part, int parts, void *user)
 {
     (void)user, (void)part;
     tn_tensor *y = tn_forward(m, tn_ones(TN_SHAPE(8 / parts, 3)));
     return tn_mean(tn_square(y), NULL, 0, false);
 }
-static tn_tensor *checked_parts(void *user, tn_module *m, int part, int parts)
+static tn_tensor *checked_parts(tn_module *m, int part, int parts, void *user)
 {
-    if (parts == 1) return checked_loss(user, m, part, parts);
+    if (parts == 1) return checked_loss(m, part, parts, user);
     return tn_fail(TN_E_UNSUPPORTED, "want the whole batch") == TN_OK ? TN_NONE : NULL;
 }
-static tn_tensor *checked_null(void *user, tn_module *m, int part, int parts)
+static tn_tensor *checked_null(tn_module *m, int part, int parts, void *user)
 {
     (void)user, (void)m, (void)part, (void)parts;
     return NULL;

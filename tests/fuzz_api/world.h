@@ -15,7 +15,7 @@
 enum { MAX_ARGS = 9, MAX_OUT = 4096, MAX_NUMEL = 1 << 16 };
 
 typedef void (*release_function)(void *user);
-typedef tn_status (*visit_function)(const char *path, tn_module *m, void *user);
+typedef tn_status (*visit_function)(tn_module *m, const char *path, void *user);
 typedef tn_status (*apply_function)(tn_module *m, void *user);
 typedef bool (*keep_function)(const tn_entry *entry, void *user);
 typedef double (*factor_function)(int64_t step, void *user);

@@ -95,6 +95,19 @@ static void assert_files(int n, const int64_t *steps)
     assert_files((int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)),                      \
                  (int64_t[]){ __VA_ARGS__ })
 
+START_TEST(the_folder_is_made)
+{
+    char path[PATH_MAX];
+    tn_checkpoint c = { .model = linear_new(4), .step = 7 };
+    assert_ok(tn_checkpoint_save_numbered(&c, in_folder("runs/a"), NAME, 1));
+    assert_ok(tn_checkpoint_latest(in_folder("runs/a"), NAME, path, sizeof path));
+    ck_assert_int_eq(close(open(in_folder("file"), O_CREAT | O_WRONLY, 0600)), 0);
+    assert_fails(tn_checkpoint_save_numbered(&c, in_folder("file"), NAME, 1), TN_E_IO,
+                 "Not a directory");
+    ck_assert_ptr_null(strstr(tn_error(), "0 bytes"));
+}
+END_TEST
+
 START_TEST(the_last_n_stay)
 {
     tn_module *m = linear_new(4);
@@ -464,8 +477,8 @@ START_TEST(arguments)
     c.step = -1;
     assert_fails(tn_checkpoint_save_numbered(&c, folder, NAME, 1), TN_E_INVALID, "step -1");
     c.step = 0;
-    assert_fails(tn_checkpoint_save_numbered(&c, in_folder("none"), NAME, 1), TN_E_IO,
-                 "tn_checkpoint_save_numbered: ");
+    assert_fails(tn_checkpoint_save(&c, in_folder("none/f")), TN_E_IO,
+                 "none/f: there is no folder ");
     ck_assert_int_eq(files_in_folder(), 0);
     name[128] = 0;
     assert_ok(tn_checkpoint_save_numbered(&c, folder, name, 1));
@@ -513,6 +526,7 @@ END_TEST
 void checkpoint_folder_cases(Suite *suite)
 {
     TCase *t = file_case(suite, "last N");
+    tcase_add_test(t, the_folder_is_made);
     tcase_add_test(t, the_last_n_stay);
     tcase_add_test(t, a_failed_save_removes_nothing);
     tcase_add_test(t, other_files_stay);

@@ -455,7 +455,7 @@ START_TEST(clones_casts_and_checkpoints)
 }
 END_TEST
 
-static tn_tensor *loss_of(void *user, tn_module *m, int part, int parts)
+static tn_tensor *loss_of(tn_module *m, int part, int parts, void *user)
 {
     int64_t n = tn_size(user, 0) / parts;
     tn_tensor *y = of(m, tn_narrow(user, 0, part * n, n));

@@ -654,7 +654,7 @@ END_TEST
 
 /* ---- roles, training ------------------------------------------------------------------------- */
 
-static tn_tensor *step(void *user, tn_module *m, int part, int parts)
+static tn_tensor *step(tn_module *m, int part, int parts, void *user)
 {
     tn_tensor *ids = tn_narrow(user, 0, part * 4 / parts, 4 / parts);
     tn_tensor *logits = tn_forward(m, tn_narrow(ids, 1, 0, 6));

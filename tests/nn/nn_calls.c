@@ -180,6 +180,37 @@ START_TEST(calls_that_cannot_work)
     tn_tensor *poison = tn_reshape(tn_ones(TN_SHAPE(2)), TN_SHAPE(3));
     ck_assert_ptr_null(tn_forward(&m->base, poison));
     assert_error(TN_E_SHAPE, "reshape"); /* passed on silently */
+    poison = tn_reshape(tn_ones(TN_SHAPE(2)), TN_SHAPE(3));
+    ck_assert_int_eq(tn_backward(poison), TN_E_SHAPE); /* a statement adds its name */
+    assert_error(TN_E_SHAPE, "; tn_backward: loss is NULL while this error is pending");
+    poison = tn_reshape(tn_ones(TN_SHAPE(2)), TN_SHAPE(3)); /* of before the call, unrelated */
+    ck_assert_ptr_null(tn_forward(&m->base, tn_ones(TN_SHAPE(1))));
+    ck_assert_int_eq(tn_backward(poison), TN_E_SHAPE);
+    ck_assert_ptr_null(strstr(tn_error(), "tn_backward")); /* the first call is enough */
+    assert_error(TN_E_SHAPE, "; Box: what its forward gave is NULL while this error is pending");
+}
+END_TEST
+
+static tn_status refuse_linears(tn_module *m, void *user)
+{
+    (void)user;
+    return strcmp(m->type->name, "Linear") == 0 ? TN_E_STATE : TN_OK;
+}
+
+/* In a constructor nobody looks at the status, without a warning; tn_module_done does. */
+START_TEST(an_initialiser_that_fails)
+{
+    static const tn_module_type type = { .name = "Net", .size = sizeof(tn_module) };
+    for (int i = 0; i < 2; i++) {
+        tn_module *m = tn_module_new(&type);
+        tn_register_module(m, "a", NULL,
+                           i ? tn_linear_new(2, 2, (tn_linear_options){ 0 }) : tn_relu_new());
+        tn_module_apply(m, refuse_linears, NULL);
+        m = tn_module_done(m);
+        ck_assert_int_eq(m == NULL, i);
+        tn_module_drop(m);
+    }
+    assert_error(TN_E_STATE, "tn_module_apply: its f gave a status without a message");
 }
 END_TEST
 
@@ -423,7 +454,7 @@ void nn_calls_cases(Suite *suite)
     add_tests(test_case(suite, "calls"), outputs_that_are_inputs_parameters_or_views,
               a_call_leaves_its_outputs_only, a_field_assigned_directly_is_an_error,
               a_cache_over_100_calls, several_inputs_and_outputs, messages_say_where,
-              calls_that_cannot_work, summary);
+              calls_that_cannot_work, an_initialiser_that_fails, summary);
     add_tests(test_case(suite, "fields"), a_field_without_a_slot_keeps_nothing,
               a_field_without_a_slot_may_show_what_is_kept,
               a_constructor_leaves_nothing_in_a_field_without_a_slot);

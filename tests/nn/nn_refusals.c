@@ -24,20 +24,20 @@ static void check_refusal(bool failed, const char *call)
                   "%s: the message is \"%s\"", call, tn_error());
 }
 
-static tn_status visit_none(const char *path, tn_module *m, void *user)
+static tn_status visit_none(tn_module *m, const char *path, void *user)
 {
     (void)path, (void)m, (void)user;
     return TN_OK;
 }
 static tn_status visit_plain(tn_module *m, void *user)
 {
-    return visit_none("", m, user);
+    return visit_none(m, "", user);
 }
 static tn_status on_forward(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
                             tn_tensor **out, void *user)
 {
     (void)n_in, (void)in, (void)n_out, (void)out;
-    return visit_none("", m, user);
+    return visit_none(m, "", user);
 }
 
 static int no_batches(tn_module *m, void *user)

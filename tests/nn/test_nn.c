@@ -375,7 +375,7 @@ START_TEST(EN_03_EN_04_EN_05_duplicates)
 }
 END_TEST
 
-static tn_status append_name(const char *path, tn_module *m, void *user)
+static tn_status append_name(tn_module *m, const char *path, void *user)
 {
     char *text = user;
     size_t n = strlen(text);
@@ -385,10 +385,10 @@ static tn_status append_name(const char *path, tn_module *m, void *user)
 
 static tn_status append_type(tn_module *m, void *user)
 {
-    return append_name("", m, user);
+    return append_name(m, "", user);
 }
 
-static tn_status stop_at_second(const char *path, tn_module *m, void *user)
+static tn_status stop_at_second(tn_module *m, const char *path, void *user)
 {
     (void)path, (void)m;
     return ++*(int *)user == 2 ? TN_E_IO : TN_OK;

@@ -394,7 +394,7 @@ static void roles(char **argument)
 
 /* ---- tn_check_state on all ranks ------------------------------------------------------------- */
 
-static tn_tensor *checked_loss(void *user, tn_module *m, int part_of, int parts)
+static tn_tensor *checked_loss(tn_module *m, int part_of, int parts, void *user)
 {
     (void)user, (void)part_of;
     if (parts > 1) return tn_fail(TN_E_UNSUPPORTED, "too few rows");
@@ -993,7 +993,7 @@ static void faults(void)
     }
 }
 
-static tn_tensor *captured_step(void *user, int n, tn_tensor *const *in)
+static tn_tensor *captured_step(int n, tn_tensor *const *in, void *user)
 {
     tn_module *m = user;
     (void)n;
@@ -1027,7 +1027,7 @@ static void capture(void)
     TN_CHECK_PTR(tn_capture_run(c, 2, in));
     EXPECT_NULL(tn_capture_run(c, 2, in), "ranks exchange numbers inside a captured step");
     tn_capture_free(c);
-    TN_CHECK_PTR(captured_step(m, 2, in));
+    TN_CHECK_PTR(captured_step(2, in, m));
     tn_tensor *g = tn_grad(tn_get_parameter(m, "0.weight"));
     EXPECT(tensor_difference(g, of_rank(g, 0)) == 0);
     shared_free(p, m);

@@ -164,7 +164,13 @@ START_TEST(no_scope_is_an_error)
     tn_scope s = tn_scope_begin();
     tn_tensor *x = tn_keep(tn_ones(TN_SHAPE(2)));
     assert_null(tn_scope_return(s, tn_ones(TN_SHAPE(2))), TN_E_STATE, "tn_keep");
-    assert_null(tn_reshape(x, TN_SHAPE(1, 2)), TN_E_STATE, "no scope");
+    assert_null(tn_reshape(x, TN_SHAPE(1, 2)), TN_E_STATE, "tn_reshape: no scope");
+    assert_null(tn_add(x, x), TN_E_STATE, "tn_add: no scope");
+    assert_null(tn_detach(x), TN_E_STATE, "tn_detach: no scope");
+    assert_null(tn_scope_adopt(tn_keep(x)), TN_E_STATE, "tn_scope_adopt: no scope");
+    assert_null(tn_mse_loss(x, x, TN_MEAN), TN_E_STATE, "tn_mse_loss: no scope");
+    assert_null(tn_where(x, x, x), TN_E_DTYPE, "tn_where");
+    assert_null(tn_list_new(), TN_E_STATE, "tn_list_new: no scope");
     tn_drop(x);
     ck_assert_int_eq(tn_live_tensors(), 0);
 }
@@ -226,7 +232,10 @@ START_TEST(poison_passes_and_the_origin_stays)
     tn_tensor *y = tn_transpose(tn_expand(tn_zeros_like(bad), TN_SHAPE(2)), 0, 0);
     ck_assert_ptr_null(tn_cat((tn_tensor *[]){ tn_ones(TN_SHAPE(1)), y }, 2, 0));
     ck_assert_ptr_null(tn_repeat(tn_flip(tn_tril(y, 0), NULL, 0), TN_SHAPE(2)));
+    ck_assert_str_eq(tn_error(), message);
     ck_assert_int_eq(tn_copy_in(y, NULL, 0, TN_F32), TN_E_SHAPE); /* a status: the pending one */
+    snprintf(message + strlen(message), sizeof message - strlen(message),
+             "; tn_copy_in: t is NULL while this error is pending");
     ck_assert_int_eq(tn_uniform_(y, 0, 1), TN_E_SHAPE);
     ck_assert_int_eq(tn_print(y), TN_E_SHAPE);
     ck_assert(isnan(tn_item(y)) && tn_size(y, 0) == TN_NO_SIZE && tn_hash(y) == 0 &&

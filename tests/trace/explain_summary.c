@@ -2,9 +2,11 @@
  * explain_summary.c - tn_module_summary, with its exact text.
  *
  * Seen to fail: without come_out's count (src/ext/diagnose/summary.c) a_summary ends early; with
- * alike() blind to texts and numbers a_summary_folds_what_repeats fails.
+ * alike() blind to texts and numbers a_summary_folds_what_repeats fails; without its hooks
+ * a_summary_with_shapes fails.
  */
 #include "nn/boxes.h"
+#include "models.h"
 #include "trace/trace_read.h"
 
 static const char *summary(tn_module *m)
@@ -124,9 +126,37 @@ START_TEST(a_summary_folds_what_repeats)
 }
 END_TEST
 
+START_TEST(a_summary_with_shapes)
+{
+    tn_manual_seed(1);
+    tn_module *m = owned(tn_sequential(tn_conv2d_new(1, 4, 3, (tn_conv2d_options){ 0 }),
+                                       tn_batch_norm2d_new(4, (tn_batch_norm_options){ 0 }),
+                                       tn_flatten_new(1, -1), tn_dropout_new(0.5),
+                                       tn_linear_new(144, 2, (tn_linear_options){ 0 })));
+    tn_tensor *x = random_as(TN_SHAPE(3, 1, 8, 8), -1, 1, 1, TN_F32);
+    uint64_t before = state_hash(m);
+    FILE *file = tmpfile();
+    assert_ok(tn_module_summary_with(file, m, x));
+    const char *text = text_of(file);
+    static const char *const row[] = { "Sequential -> [3,2]\n",
+                                       "  0: Conv2d(1, 4, 3) -> [3,4,6,6]\n",
+                                       "  2: Flatten(1, -1) -> [3,144]\n",
+                                       "  4: Linear(144, 2) -> [3,2]\n" };
+    for (int i = 0; i < 4; i++)
+        ck_assert_msg(strstr(text, row[i]), "lacks \"%s\": %s", row[i], text);
+    ck_assert_uint_eq(state_hash(m), before); /* the statistics, too */
+    ck_assert(tn_training(m) && tn_training(tn_module_child(m, 1)));
+    ck_assert_ptr_null(strstr(summary(m), "->"));
+    assert_fails(tn_module_summary_with(stderr, m, tn_ones(TN_SHAPE(3, 2, 8, 8))), TN_E_SHAPE,
+                 "tn_module_summary_with: tn_conv2d: x [3,2,8,8]");
+    assert_fails(tn_module_summary_with(stderr, m, NULL), TN_E_INVALID, "x is NULL");
+}
+END_TEST
+
 void explain_summary_cases(Suite *suite)
 {
     TCase *t = test_case(suite, "summary");
     tcase_add_test(t, a_summary);
+    tcase_add_test(t, a_summary_with_shapes);
     tcase_add_test(t, a_summary_folds_what_repeats);
 }

@@ -13,7 +13,7 @@ typedef struct job {
     int calls, fail;
 } job;
 
-static tn_tensor *step(void *user, int n, tn_tensor *const *in)
+static tn_tensor *step(int n, tn_tensor *const *in, void *user)
 {
     job *j = user;
     (void)n;
@@ -59,7 +59,7 @@ START_TEST(runs_are_calls)
             tn_scope scope = tn_scope_begin();
             tn_tensor *in[2];
             batch(i, in);
-            tn_tensor *y = with ? tn_capture_run(c, 2, in) : step(&j, 2, in);
+            tn_tensor *y = with ? tn_capture_run(c, 2, in) : step(2, in, &j);
             assert_made(y);
             if (!with) loss[i] = tn_item(y);
             ck_assert(tn_item(y) == loss[i]);
@@ -118,7 +118,7 @@ START_TEST(inputs_stay_alike)
 END_TEST
 
 /* No inputs, and no result. */
-static tn_tensor *nothing(void *user, int n, tn_tensor *const *in)
+static tn_tensor *nothing(int n, tn_tensor *const *in, void *user)
 {
     (void)in;
     *(int *)user += 1 + n;

@@ -29,7 +29,7 @@ static tn_tensor *part_of(tn_tensor *t, int part, int parts)
     return tn_narrow(t, 0, part * n, n);
 }
 
-static tn_tensor *loss_of(void *user, tn_module *m, int part, int parts)
+static tn_tensor *loss_of(tn_module *m, int part, int parts, void *user)
 {
     const batch *b = user;
     tn_tensor *y = tn_forward(m, part_of(b->x, part, parts));
@@ -155,7 +155,7 @@ START_TEST(other_layers)
 }
 END_TEST
 
-static tn_tensor *attention_loss(void *user, tn_module *m, int part, int parts)
+static tn_tensor *attention_loss(tn_module *m, int part, int parts, void *user)
 {
     tn_tensor *x = part_of(user, part, parts);
     const tn_attention_masks causal = { .causal = true };
@@ -163,7 +163,7 @@ static tn_tensor *attention_loss(void *user, tn_module *m, int part, int parts)
     return tn_mean(tn_square(y), NULL, 0, false);
 }
 
-static tn_tensor *decoder_loss(void *user, tn_module *m, int part, int parts)
+static tn_tensor *decoder_loss(tn_module *m, int part, int parts, void *user)
 {
     tn_tensor *x = part_of(user, part, parts);
     const tn_attention_masks causal = { .causal = true }, none = { 0 };
@@ -366,7 +366,7 @@ START_TEST(with_an_optimizer)
         ck_assert_msg(parts && strtol(parts + 19, NULL, 10) > 30, "%s", text);
         ck_assert_uint_eq(hash_of(tn_optim_state_dict(the_optim)), was);
         if (k == 0 && _i) { /* from its second step on */
-            assert_ok(tn_backward(loss_of(&(batch){ x, TN_NONE }, m, 0, 1)));
+            assert_ok(tn_backward(loss_of(m, 0, 1, &(batch){ x, TN_NONE })));
             assert_ok(tn_optim_step(the_optim));
         }
     }
@@ -387,20 +387,20 @@ START_TEST(faults_of_an_optimizer)
 }
 END_TEST
 
-static tn_tensor *whole_only(void *user, tn_module *m, int part, int parts)
+static tn_tensor *whole_only(tn_module *m, int part, int parts, void *user)
 {
-    if (parts == 1) return loss_of(user, m, part, parts);
+    if (parts == 1) return loss_of(m, part, parts, user);
     tn_fail(TN_E_UNSUPPORTED, "one batch");
     return NULL;
 }
 
-static tn_tensor *leaving(void *user, tn_module *m, int part, int parts)
+static tn_tensor *leaving(tn_module *m, int part, int parts, void *user)
 {
     tn_micro_batches_cancel();
-    return loss_of(user, m, part, parts);
+    return loss_of(m, part, parts, user);
 }
 
-static tn_tensor *of_another(void *user, tn_module *m, int part, int parts)
+static tn_tensor *of_another(tn_module *m, int part, int parts, void *user)
 {
     (void)m;
     return tn_sum_all(tn_square(tn_forward(user, tn_full(TN_SHAPE(4, 2), part + parts))));

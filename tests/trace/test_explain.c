@@ -65,7 +65,7 @@ static const char *explain(tn_module *m, tn_optim *opt, loss_function loss, void
     ck_assert_str_eq(text, report.text);
     ck_assert_int_eq(report.findings, report.unread + report.cut + report.unused + report.zero +
                                           report.nonfinite + report.unregistered + report.missing +
-                                          report.foreign + report.reused);
+                                          report.foreign + report.reused + report.mistakes);
     const char *lines = strchr(text, '\n');
     ck_assert_ptr_nonnull(lines);
     return lines + 1;
@@ -293,6 +293,8 @@ START_TEST(a_loss_through_a_number)
     explain(&m->base, NULL, through_a_number, sample());
     ck_assert_int_eq(report.unused, 2);
     ck_assert_int_eq(report.unread, 2);
+    ck_assert_int_eq(report.mistakes, 1);
+    ck_assert_ptr_nonnull(strstr(report.text, "\n(loss): it is a constant: no gradient leads "));
     ck_assert_ptr_nonnull(strstr(report.text, ", a gradient for 0 of 4 parameters\n"));
     ck_assert_ptr_nonnull(strstr(report.text,
                                  "child.bias: no gradient: its results do not reach the "
@@ -410,9 +412,11 @@ END_TEST
 START_TEST(a_loss_that_is_no_number)
 {
     box *m = pair(both);
-    assert_explained(&m->base, NULL, mean_square, tn_full(TN_SHAPE(2, 3), NAN),
-                     "(loss): it is nan: tn_set_anomaly names the op that made it so\n"
-                     "1 finding\n");
+    assert_explained(
+        &m->base, NULL, mean_square, tn_full(TN_SHAPE(2, 3), NAN),
+        "(loss): it is nan: tn_set_anomaly names the op that made it so, TN_DEBUG=1 in "
+        "the environment a tensor that was used after it was freed\n"
+        "1 finding\n");
     ck_assert(isnan(report.loss));
     tn_set_anomaly(TN_ANOMALY_ALL); /* finds nothing meanwhile, and is there afterwards */
     explain(&m->base, NULL, mean_square, tn_full(TN_SHAPE(2, 3), NAN));
@@ -824,7 +828,7 @@ START_TEST(a_long_report_is_cut)
     ck_assert_uint_lt(n, sizeof report.text);
     ck_assert_str_eq(report.text + n - 5, "\n...\n");
     ck_assert_int_eq(strncmp(text, report.text, n - 4), 0);
-    ck_assert_ptr_nonnull(strstr(text, "_399: no gradient: never read\n400 findings\n"));
+    ck_assert_ptr_nonnull(strstr(text, "_399: no gradient: never read\n401 findings\n"));
 }
 END_TEST
 
@@ -942,5 +946,6 @@ Suite *test_suite(void)
     t = test_case(s, "readme");
     tcase_add_test(t, what_the_docs_show);
     explain_summary_cases(s);
+    explain_mistakes_cases(s);
     return s;
 }

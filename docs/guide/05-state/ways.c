@@ -41,7 +41,7 @@ static tn_module *meter_new(void)
 }
 
 /* Forward and loss of part `part` of `parts` of a batch of 4 rows. */
-static tn_tensor *loss(void *batch, tn_module *m, int part, int parts)
+static tn_tensor *loss(tn_module *m, int part, int parts, void *batch)
 {
     int64_t n = 4 / parts;
     tn_tensor *y = tn_forward(m, tn_narrow(batch, 0, part * n, n));
@@ -50,7 +50,7 @@ static tn_tensor *loss(void *batch, tn_module *m, int part, int parts)
 
 static void step(tn_module *m, tn_tensor *batch, int parts)
 {
-    TN_MICRO_BATCHES(i, parts) TN_CHECK(tn_backward(loss(batch, m, i, parts)));
+    TN_MICRO_BATCHES(i, parts) TN_CHECK(tn_backward(loss(m, i, parts, batch)));
     TN_CHECK(tn_error_status());
 }
 

@@ -41,6 +41,7 @@ int main(void)
     train(m, opt, &b, 100);
     printf("two of the points, tested: loss %.2f\n", test(m, &few));
     diagnose(m, &few);
+    TN_CHECK(tn_explain_training(stdout, m, opt, loss_of, &b, NULL));
 
     /* The cure; the buffers need a few batches to recover. */
     train(m, opt, &b, 50);

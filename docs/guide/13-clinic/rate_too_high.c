@@ -26,6 +26,7 @@ static void live(double lr)
     tn_module *m = tn_linear_new(2, 1, (tn_linear_options){ 0 });
     tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = lr });
     TN_CHECK_PTR(opt);
+    TN_CHECK(tn_explain_training(stdout, m, opt, line_loss, &b, NULL));
     double limit = 2 / curvature(m, &b);
     printf("learning rate %g:", lr);
     for (int i = 0; i < 20; i++) TN_SCOPE

@@ -179,5 +179,5 @@ tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_te
         tni_apply_n(&op_batch_norm, &args, sizeof args, INPUTS, in, moves ? 3 : 1, out);
     if (status == TN_OK && moves) status = commit(running_mean, out[1]);
     if (status == TN_OK && moves) status = commit(running_var, out[2]);
-    return tn_scope_return(scope, status == TN_OK ? out[0] : NULL);
+    return tni_scope_return(__func__, scope, status == TN_OK ? out[0] : NULL);
 }

@@ -244,7 +244,7 @@ static tn_status check_ranks(const char *name, const tn_tensor *x, const tn_tens
 {
     static const char *const sizes[] = { "L", "H,W", "D,H,W" }, *const taps[] = { "k", "kh,kw",
                                                                                   "kd,kh,kw" };
-    if (x->shape.rank == axes + 2 && w->shape.rank == axes + 2) return TN_OK;
+    if ((unsigned)(x->shape.rank - axes - 1) < 2 && w->shape.rank == axes + 2) return TN_OK;
     return tni_error(TN_E_SHAPE,
                      "tn_%s: x %s, weight %s: want x [N,C,%s] or [C,%s] and weight [%s/groups,%s]",
                      name, tni_text(x), tni_text(w), sizes[axes - 1], sizes[axes - 1],
@@ -257,7 +257,7 @@ static tn_status check_channels(const char *name, const tn_tensor *x, const tn_t
     int64_t first = w->shape.size[0], second; /* of all groups */
     if (__builtin_mul_overflow(w->shape.size[1], groups, &second)) second = INT64_MAX;
     int64_t in = transposed ? first : second, out = transposed ? second : first;
-    if (x->shape.size[1] != in || first % groups)
+    if (x->shape.size[x->shape.rank - w->shape.rank + 1] != in || first % groups)
         return tni_error(TN_E_SHAPE,
                          "tn_%s: x %s, weight %s, groups %" PRId64 ": want %" PRId64
                          " channels in x, and weight's %" PRId64 " divisible by groups",
@@ -271,7 +271,8 @@ static tn_status check_channels(const char *name, const tn_tensor *x, const tn_t
 static tn_status fit(const char *name, const tn_tensor *x, const tn_tensor *w, int i,
                      bool transposed, conv_axis *a)
 {
-    int64_t size = x->shape.size[2 + i], kernel = w->shape.size[2 + i];
+    int64_t size = x->shape.size[x->shape.rank - w->shape.rank + 2 + i];
+    int64_t kernel = w->shape.size[2 + i];
     bool known = size <= INT_MAX && kernel >= 1 && kernel <= INT_MAX;
     int64_t span = known ? a->dilation * (kernel - 1) + 1 : 0;
     a->kernel = kernel;
@@ -350,14 +351,14 @@ static tn_tensor *convolve(const tn_op *op, int axes, tn_tensor *x, tn_tensor *w
     if (!x || !w || !b || tni_none(x) || tni_none(w)) /* which fails */
         return tni_apply(op, NULL, 0, 3, (tn_tensor *[]){ x, w, b });
     tn_shape given = x->shape, of = w->shape;
-    if (given.rank == axes + 1) x = tn_unsqueeze(x, 0);
-    if (!x || check_ranks(op->name, x, w, axes, transposed) != TN_OK ||
+    if (check_ranks(op->name, x, w, axes, transposed) != TN_OK ||
         read_spec(op->name, spec, axes, &of.size[2], transposed, along) != TN_OK ||
         check_channels(op->name, x, w, b, groups, transposed) != TN_OK)
         return NULL;
     for (int i = 0; i < axes; i++)
         if (fit(op->name, x, w, i, transposed, &along[i]) != TN_OK) return NULL;
-    if (!(x = padded(x, axes, along, spec->padding_mode))) return NULL;
+    if (given.rank == axes + 1) x = tn_unsqueeze(x, 0);
+    if (!x || !(x = padded(x, axes, along, spec->padding_mode))) return NULL;
     if (axes == 3) {
         x = planes_as_channels(x, &along[0]);
         w = tn_reshape(w, TN_SHAPE(of.size[0], of.size[1] * of.size[2], of.size[3], of.size[4]));
@@ -376,6 +377,10 @@ static tn_tensor *convolve(const tn_op *op, int axes, tn_tensor *x, tn_tensor *w
                     .padding = { v->before, h->before },
                     .dilation = { v->dilation, h->dilation } };
     tn_tensor *y = tni_apply(op, &a, sizeof a, 3, (tn_tensor *[]){ x, w, b });
+    if (!y && x && w) {
+        tni_error_reword(tni_shape_text(&x->shape), tni_shape_text(&given));
+        tni_error_reword(tni_shape_text(&w->shape), tni_shape_text(&of));
+    }
     if (y && axes == 3) {
         y = tn_reshape(
             y, TN_SHAPE(y->shape.size[0] / along[0].out, along[0].out, of.size[0], a.oh, a.ow));

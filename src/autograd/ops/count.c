@@ -50,7 +50,7 @@ tn_tensor *tn_nonzero(tn_tensor *x)
         y = tn_to_dtype(tn_stack(column, x->shape.rank, 1), TN_I64);
     else if (rest)
         y = tn_full_as(TN_SHAPE(tn_size(at, 0), 0), 0, TN_I64, tn_device_of(at));
-    return tn_scope_return(scope, y);
+    return tni_scope_return(__func__, scope, y);
 }
 
 tn_tensor *tn_masked_select(tn_tensor *x, tn_tensor *mask)
@@ -66,7 +66,7 @@ tn_tensor *tn_masked_select(tn_tensor *x, tn_tensor *mask)
     tn_scope scope = tn_scope_begin();
     tn_tensor *at = true_places(__func__, tn_expand(mask, shape));
     x = at ? tn_flatten(tn_expand(x, shape), 0, -1) : NULL;
-    return tn_scope_return(scope, x ? tn_index_select(x, 0, at) : NULL);
+    return tni_scope_return(__func__, scope, x ? tn_index_select(x, 0, at) : NULL);
 }
 
 /* Whether each of n sorted elements is not the one before. */
@@ -122,7 +122,7 @@ tn_tensor *tn_bincount(tn_tensor *x, int64_t minlength)
                   tni_text(x), least < 0 ? least : most);
     else if (read)
         y = times(at, TNI_MAX(minlength, most + 1));
-    return tn_scope_return(scope, y);
+    return tni_scope_return(__func__, scope, y);
 }
 
 /* ---- samples --------------------------------------------------------------------------------- */
@@ -191,5 +191,5 @@ tn_tensor *tn_multinomial(tn_tensor *p, int64_t n, bool replacement)
         y = shares ? draw_shares(sums, whole, n) : draw_race(rows, n);
     if (y && rank == 1) y = tn_squeeze(y, 0);
     if (!y) tni_disregard(tn_generator_set_state(tn_default_generator(), before));
-    return tn_scope_return(scope, y);
+    return tni_scope_return(__func__, scope, y);
 }

@@ -324,7 +324,7 @@ tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_
     if (logits && target && o.weight)
         loss = ids ? class_ids(&op_cross_entropy, "tn_cross_entropy", logits, target, &o)
                    : probabilities(logits, target, &o);
-    return tn_scope_return(scope, loss);
+    return tni_scope_return(__func__, scope, loss);
 }
 
 tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *target)
@@ -348,6 +348,7 @@ tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_opt
     tn_scope scope = tn_scope_begin();
     o.weight = tni_autocast_f32(o.weight);
     log_p = tni_autocast_f32(log_p);
-    return tn_scope_return(
-        scope, log_p && o.weight ? class_ids(&op_nll_loss, __func__, log_p, target, &o) : NULL);
+    return tni_scope_return(__func__, scope,
+                            log_p && o.weight ? class_ids(&op_nll_loss, __func__, log_p, target, &o)
+                                              : NULL);
 }

@@ -147,5 +147,5 @@ tn_tensor *tn_ctc_loss(tn_tensor *log_p, tn_tensor *targets, tn_tensor *input_le
     if (zero_infinity) loss = tn_masked_fill(loss, tn_eq_scalar(loss, INFINITY), 0);
     if (reduction == TN_MEAN) loss = tn_div(loss, tn_clamp(tn_select(table, 1, 1), 1, INFINITY));
     loss = tni_reduce_loss(function, loss, reduction, log_p->dtype);
-    return tn_scope_return(scope, s->rank == 2 ? tn_reshape(loss, TN_SCALAR) : loss);
+    return tni_scope_return(__func__, scope, s->rank == 2 ? tn_reshape(loss, TN_SCALAR) : loss);
 }

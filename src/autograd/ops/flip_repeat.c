@@ -89,5 +89,5 @@ tn_tensor *tn_repeat(tn_tensor *x, tn_shape counts)
     else /* the last axes first: the early copies are the small ones */
         for (int i = counts.rank - 1; i >= 0; i--)
             if (counts.size[i] > 1) y = tiled(y, i, counts.size[i]);
-    return tn_scope_return(scope, tn_same_storage(y, x) ? tn_clone(y) : y);
+    return tni_scope_return(__func__, scope, tn_same_storage(y, x) ? tn_clone(y) : y);
 }

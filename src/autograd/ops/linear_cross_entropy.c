@@ -366,7 +366,7 @@ tn_tensor *tn_linear_cross_entropy_with(tn_tensor *x, tn_tensor *weight, tn_tens
         tni_check_class_options(function, &o, weight->shape.size[0], x) == TN_OK && cast(in))
         loss = (wants_all(in[X], weight, target, &o) ? at_once : by_pieces)(in[X], in[W], in[B],
                                                                             target, &o);
-    return tn_scope_return(scope, loss);
+    return tni_scope_return(__func__, scope, loss);
 }
 
 tn_tensor *tn_linear_cross_entropy(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,

@@ -83,7 +83,7 @@ static tn_tensor *difference(const char *function, tn_tensor *x, tn_tensor *targ
     if (!is_pair(function, &x, &target)) return NULL;
     tn_scope scope = tn_scope_begin();
     tn_tensor *rows = of(tn_sub(tni_wide(x), tni_wide(target)));
-    return tn_scope_return(scope, tni_reduce_loss(function, rows, reduction, x->dtype));
+    return tni_scope_return(function, scope, tni_reduce_loss(function, rows, reduction, x->dtype));
 }
 
 tn_tensor *tn_mse_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction)
@@ -105,7 +105,7 @@ static tn_tensor *huber(const char *function, tn_tensor *x, tn_tensor *target, d
     tn_tensor *m = tn_clamp(d, -k, k);
     tn_tensor *rows = tn_mul(m, tn_sub(d, tn_mul_scalar(m, 0.5)));
     if (scale != 1.0) rows = tn_mul_scalar(rows, scale);
-    return tn_scope_return(scope, tni_reduce_loss(function, rows, reduction, x->dtype));
+    return tni_scope_return(function, scope, tni_reduce_loss(function, rows, reduction, x->dtype));
 }
 
 tn_tensor *tn_smooth_l1_loss(tn_tensor *x, tn_tensor *target, double beta, tn_reduction reduction)
@@ -147,7 +147,7 @@ tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_we
         return NULL;
     tn_scope scope = tn_scope_begin();
     tn_tensor *rows = bce(tni_wide(x), tni_wide(target), tni_wide(pos_weight));
-    return tn_scope_return(scope, tni_reduce_loss(__func__, rows, reduction, x->dtype));
+    return tni_scope_return(__func__, scope, tni_reduce_loss(__func__, rows, reduction, x->dtype));
 }
 
 tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool batch_mean,
@@ -172,9 +172,10 @@ tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool 
     }
     if (batch_mean) {
         tn_tensor *sum = tn_sum(rows, NULL, 0, false);
-        return tn_scope_return(scope, tn_to_dtype(tn_div_scalar(sum, (double)batch), dtype));
+        return tni_scope_return(__func__, scope,
+                                tn_to_dtype(tn_div_scalar(sum, (double)batch), dtype));
     }
-    return tn_scope_return(scope, tni_reduce_loss("tn_kl_div", rows, reduction, dtype));
+    return tni_scope_return(__func__, scope, tni_reduce_loss("tn_kl_div", rows, reduction, dtype));
 }
 
 /* ---- probabilities, counts, normal numbers, distances ---------------------------------------- */
@@ -212,7 +213,7 @@ tn_tensor *tn_bce_loss(tn_tensor *p, tn_tensor *target, tn_tensor *weight, tn_re
     tn_tensor *in[2] = { tni_wide(p), tni_wide(target) };
     tn_tensor *rows = tni_apply(&op_bce_loss, NULL, 0, 2, in);
     if (!tni_none(weight)) rows = tn_mul(rows, tni_wide(weight));
-    return tn_scope_return(scope, tni_reduce_loss(__func__, rows, reduction, p->dtype));
+    return tni_scope_return(__func__, scope, tni_reduce_loss(__func__, rows, reduction, p->dtype));
 }
 
 tn_tensor *tn_poisson_nll_loss(tn_tensor *x, tn_tensor *target, bool log_input, bool full,
@@ -229,7 +230,7 @@ tn_tensor *tn_poisson_nll_loss(tn_tensor *x, tn_tensor *target, bool log_input, 
         tn_tensor *stirling = tn_add(tn_sub(tn_mul(n, tn_log(n)), n), half_log);
         rows = tn_add(rows, tn_masked_fill(stirling, few, 0));
     }
-    return tn_scope_return(scope, tni_reduce_loss(__func__, rows, reduction, x->dtype));
+    return tni_scope_return(__func__, scope, tni_reduce_loss(__func__, rows, reduction, x->dtype));
 }
 
 tn_tensor *tni_raised(tn_tensor *x, double low)
@@ -251,7 +252,7 @@ tn_tensor *tn_gaussian_nll_loss(tn_tensor *x, tn_tensor *target, tn_tensor *var,
     tn_tensor *squares = tn_square(tn_sub(tni_wide(x), tni_wide(target)));
     tn_tensor *rows = tn_mul_scalar(tn_add(tn_log(v), tn_div(squares, v)), 0.5);
     if (full) rows = tn_add_scalar(rows, 0.5 * log(2 * M_PI));
-    return tn_scope_return(scope, tni_reduce_loss(__func__, rows, reduction, x->dtype));
+    return tni_scope_return(__func__, scope, tni_reduce_loss(__func__, rows, reduction, x->dtype));
 }
 
 static tn_tensor *distance(tn_tensor *a, tn_tensor *b, double p, double eps)
@@ -274,5 +275,6 @@ tn_tensor *tn_triplet_margin_loss(tn_tensor *anchor, tn_tensor *positive, tn_ten
     tn_tensor *apart = distance(a, far, p, eps);
     if (swap) apart = tn_minimum(apart, distance(near, far, p, eps));
     tn_tensor *rows = tn_relu(tn_add_scalar(tn_sub(distance(a, near, p, eps), apart), margin));
-    return tn_scope_return(scope, tni_reduce_loss(__func__, rows, reduction, anchor->dtype));
+    return tni_scope_return(__func__, scope,
+                            tni_reduce_loss(__func__, rows, reduction, anchor->dtype));
 }

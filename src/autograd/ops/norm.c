@@ -62,7 +62,7 @@ tn_tensor *tn_normalize(tn_tensor *x, double p, int axis, double eps)
     tn_tensor *wide = tni_wide(x);
     tn_tensor *norm = tni_reduce_along(&op_norm, "tn_normalize", wide, &axis, 1, true, p);
     tn_tensor *y = tn_div(wide, tn_clamp(norm, eps, INFINITY));
-    return tn_scope_return(scope, tn_to_dtype(y, x->dtype));
+    return tni_scope_return(__func__, scope, tn_to_dtype(y, x->dtype));
 }
 
 tn_tensor *tn_cosine_similarity(tn_tensor *a, tn_tensor *b, int axis, double eps)
@@ -85,7 +85,7 @@ tn_tensor *tn_cosine_similarity(tn_tensor *a, tn_tensor *b, int axis, double eps
         unit[i] = tn_div(x, tni_raised(norm, eps));
     }
     tn_tensor *y = tn_sum(tn_mul(unit[0], unit[1]), &axis, 1, false);
-    return tn_scope_return(scope, tn_to_dtype(y, a->dtype));
+    return tni_scope_return(__func__, scope, tn_to_dtype(y, a->dtype));
 }
 
 /* ---- logsumexp ------------------------------------------------------------------------------- */

@@ -56,5 +56,5 @@ tn_tensor *tn_one_hot(tn_tensor *index, int64_t n)
         tn_tensor *each = ids ? tni_iota(n, tn_device_of(ids)) : NULL;
         hot = tn_to_dtype(tn_eq(tn_unsqueeze(ids, -1), each), TN_I64);
     }
-    return tn_scope_return(scope, hot);
+    return tni_scope_return(__func__, scope, hot);
 }

@@ -252,7 +252,10 @@ static tn_tensor *pool(const tn_op *op, int axes, tn_tensor *x, pool_args a, tn_
         a.of.h = x->shape.size[2];
         a.of.w = x->shape.size[3];
     }
-    if (tni_apply_n(op, &a, sizeof a, 1, &x, index ? 2 : 1, out) != TN_OK) return NULL;
+    if (tni_apply_n(op, &a, sizeof a, 1, &x, index ? 2 : 1, out) != TN_OK) {
+        if (x) tni_error_reword(tni_shape_text(&x->shape), tni_shape_text(given));
+        return NULL;
+    }
     tn_tensor *y = tni_as_given(out[0], given, axes);
     if (!index) return y;
     tn_tensor *at = tn_to_dtype(tni_as_given(out[1], given, axes), TN_I64);

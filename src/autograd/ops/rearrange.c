@@ -63,7 +63,7 @@ tn_tensor *tn_diagonal(tn_tensor *x, int64_t k, int axis0, int axis1)
     const int64_t size = k < 0 ? TNI_MIN(m + k, n) : TNI_MIN(m, n - k);
     const int64_t start = !size ? 0 : k < 0 ? -k * n : k;
     const int64_t end = size ? start + (size - 1) * (n + 1) + 1 : 0;
-    return tn_scope_return(scope, tn_slice(rows, -1, start, end, n + 1));
+    return tni_scope_return(__func__, scope, tn_slice(rows, -1, start, end, n + 1));
 }
 
 tn_tensor *tn_diag(tn_tensor *x, int64_t k)
@@ -84,7 +84,7 @@ tn_tensor *tn_diag(tn_tensor *x, int64_t k)
         tn_pad(tn_unsqueeze(x, 1), TN_PADS(column, size - column, row, size - n - row),
                TN_PAD_CONSTANT, 0);
     tn_tensor *y = tn_narrow(tn_flatten(rows, 0, 1), 0, 0, size * size);
-    return tn_scope_return(scope, tn_reshape(y, TN_SHAPE(size, size)));
+    return tni_scope_return(__func__, scope, tn_reshape(y, TN_SHAPE(size, size)));
 }
 
 /* ---- roll ------------------------------------------------------------------------------------ */
@@ -114,7 +114,7 @@ tn_tensor *tn_roll(tn_tensor *x, const int64_t *shifts, const int *axes, int n)
     tn_tensor *y = flat ? tn_reshape(x, TN_SHAPE(-1)) : x;
     for (int i = 0; i < n; i++) y = roll(y, shifts[i], flat ? 0 : at[i]);
     if (flat) y = tn_reshape(y, x->shape);
-    return tn_scope_return(scope, tn_same_storage(y, x) ? tn_clone(y) : y);
+    return tni_scope_return(__func__, scope, tn_same_storage(y, x) ? tn_clone(y) : y);
 }
 
 /* ---- several tensors ------------------------------------------------------------------------- */
@@ -138,7 +138,7 @@ tn_status tn_meshgrid(tn_tensor *const *x, int n, bool xy, tn_tensor **out)
         for (int d = 0; d < n; d++) line.size[d] = d == i ? shape.size[i] : 1;
         tn_tensor *y = tn_expand(tn_reshape(x[i], line), shape);
         if (xy && n > 1) y = tn_transpose(y, 0, 1);
-        if (!(out[i] = tn_scope_return(scope, y))) return tni_pending();
+        if (!(out[i] = tni_scope_return(__func__, scope, y))) return tni_pending();
     }
     return TN_OK;
 }
@@ -169,5 +169,5 @@ tn_tensor *tn_repeat_interleave(tn_tensor *x, int64_t count, int axis)
     tn_tensor *y = tn_reshape(x, TN_SHAPE(s.n, s.c, 1, s.d));
     y = count ? tn_expand(y, TN_SHAPE(s.n, s.c, count, s.d)) : tn_narrow(y, 2, 0, 0);
     y = tn_reshape(y, shape);
-    return tn_scope_return(scope, tn_same_storage(y, x) ? tn_clone(y) : y);
+    return tni_scope_return(__func__, scope, tn_same_storage(y, x) ? tn_clone(y) : y);
 }

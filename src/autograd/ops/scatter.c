@@ -104,7 +104,7 @@ static tn_tensor *scatter(const char *f, tn_tensor *x, int axis, tn_tensor *inde
     const bool single = x->shape.rank == 0 && !tni_none(x);
     tn_tensor *y = tni_scatter_into(tni_as_row(x), axis, single ? tni_as_row(index) : index,
                                     single ? tni_as_row(source) : source, how);
-    return tn_scope_return(scope, single ? tn_reshape(y, TN_SCALAR) : y);
+    return tni_scope_return(f, scope, single ? tn_reshape(y, TN_SCALAR) : y);
 }
 
 tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source)
@@ -136,7 +136,7 @@ tn_tensor *tn_index_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *sou
     tn_scope scope = tn_scope_begin();
     tn_tensor *sum = tn_add(x, tni_take_add_at(source, axis, index, &x->shape));
     if (!sum && tn_error_status() == TN_E_INDEX) tni_disregard(tni_error_prefix("%s: ", __func__));
-    return tn_scope_return(scope, tn_to_dtype(sum, x->dtype));
+    return tni_scope_return(__func__, scope, tn_to_dtype(sum, x->dtype));
 }
 
 /* The first n axes of *x become one, into which the indices of these axes then mean the returned
@@ -167,7 +167,7 @@ tn_tensor *tn_index(tn_tensor *x, tn_tensor *const *index, int n)
 {
     tn_scope scope = tn_scope_begin();
     tn_tensor *row = rows_at("tn_index", &x, index, n);
-    return tn_scope_return(scope, row ? tni_take_at(x, row) : NULL);
+    return tni_scope_return(__func__, scope, row ? tni_take_at(x, row) : NULL);
 }
 
 static tn_tensor *masked_scatter(tn_tensor *x, tn_tensor *mask, tn_tensor *source)
@@ -194,5 +194,5 @@ tn_tensor *tn_masked_scatter(tn_tensor *x, tn_tensor *mask, tn_tensor *source)
     tn_tensor *y = masked_scatter(x, mask, source);
     if (!y && tn_error_status() == TN_E_INDEX)
         tni_disregard(tni_error_prefix("%s: more places are true than source has: ", __func__));
-    return tn_scope_return(scope, y);
+    return tni_scope_return(__func__, scope, y);
 }

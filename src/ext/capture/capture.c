@@ -138,7 +138,7 @@ static tn_tensor *call_step(tn_capture *c)
 {
     tn_scope scope = tn_scope_begin();
     uint64_t errors = tni_error_count;
-    tn_tensor *y = c->step(c->user, c->n, c->input);
+    tn_tensor *y = c->step(c->n, c->input, c->user);
     if (!y && tni_error_count == errors)
         tni_error(TN_E_INVALID,
                   "%s: the step returned NULL without an error: want a tensor or TN_NONE", f);

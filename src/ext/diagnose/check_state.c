@@ -108,8 +108,9 @@ void tni_check_part(const tni_check *c, tn_module *m, int part, int parts, tn_li
     if (tni_pending() != TN_OK) return;
     TN_SCOPE
     {
-        tn_tensor *loss = c->step(c->user, m, part, parts);
-        tn_status status = loss ? tni_pending() : tni_poison("tn_check_state", "the loss");
+        tn_tensor *loss = c->step(m, part, parts, c->user);
+        tn_status status =
+            loss ? tni_pending() : tni_missing("tn_check_state: the loss is NULL: want one");
         if (status == TN_OK && c->backward) status = tn_backward(loss);
         if (status == TN_OK) tni_check_push(losses, "", (tn_entry){ .name = name, .tensor = loss });
         tn_set_grad_enabled(true);
@@ -131,7 +132,7 @@ tn_tensor *tni_check_closure(void *copy)
 {
     const tni_check_copy *s = copy;
     if (tn_module_zero_grad(s->m) != TN_OK) return NULL;
-    tn_tensor *loss = s->c->step(s->c->user, s->m, 0, 1);
+    tn_tensor *loss = s->c->step(s->m, 0, 1, s->c->user);
     return loss && tn_backward(loss) == TN_OK ? loss : NULL;
 }
 

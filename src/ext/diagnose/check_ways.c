@@ -111,7 +111,7 @@ void tni_check_parts(tni_check *c, int n, bool recomputed)
 
 /* ---- captured, on a GPU ---------------------------------------------------------------------- */
 
-static tn_tensor *whole_step(void *user, int n, tn_tensor *const *in)
+static tn_tensor *whole_step(int n, tn_tensor *const *in, void *user)
 {
     const tni_check_copy *s = user;
     (void)n, (void)in;
@@ -129,7 +129,7 @@ static tn_list *runs(const tni_check *c, tn_device gpu, bool capture)
         {
             char name[40];
             snprintf(name, sizeof name, "(loss of run %d)", i);
-            tn_tensor *t = capture ? tn_capture_run(steps, 0, NULL) : whole_step(&s, 0, NULL);
+            tn_tensor *t = capture ? tn_capture_run(steps, 0, NULL) : whole_step(0, NULL, &s);
             tni_check_push(list, "", (tn_entry){ .name = name, .tensor = t });
         }
     list = tni_check_values(list, s.m, s.opt);

@@ -8,6 +8,7 @@
  */
 #include "ext/diagnose/explain.h"
 #include "ext/parallel/group.h"
+#include "nn/layers/layer.h"
 
 typedef struct report {
     tni_run run;
@@ -129,8 +130,14 @@ static tn_status judge_parameters(report *x)
     bool finite = isfinite(x->counts.loss);
     x->counts.nonfinite += !finite;
     if (!finite)
-        tni_say(&x->findings, "(loss): it is %g: tn_set_anomaly names the op that made it so",
+        tni_say(&x->findings,
+                "(loss): it is %g: tn_set_anomaly names the op that made it so, TN_DEBUG=1 in the "
+                "environment a tensor that was used after it was freed",
                 x->counts.loss);
+    if (!x->loss->requires_grad && x->run.leaves->n)
+        tni_say(&x->run.mistakes, "(loss): it is a constant: no gradient leads from it to any "
+                                  "parameter; want it computed from results of forward, outside of "
+                                  "TN_NO_GRAD and without tn_detach, tn_item or tn_data");
     for (int i = 0, k = 0; i < x->parameters->n; i++) {
         const tn_entry *e = &x->parameters->entry[i];
         tn_tensor *grad = e->tensor->requires_grad ? x->run.grad[k++] : NULL;
@@ -170,6 +177,22 @@ static void judge_optimizer(report *x)
         tni_say(&x->findings,
                 "(optimizer): its last step used gradients that an earlier step had used: want "
                 "tn_optim_zero_grad before each backward");
+}
+
+/* ---- a test in train mode -------------------------------------------------------------------- */
+
+static void judge_tests(report *x)
+{
+    for (size_t i = 0; i < x->run.n_part; i++) {
+        const tni_part *p = &x->run.part[i];
+        const tni_batchnorm *b = (const tni_batchnorm *)p->module;
+        const int64_t n = tni_batchnorm_over_of(p->module) ? b->unrecorded : 0;
+        if (n > 0)
+            tni_say(&x->run.mistakes,
+                    "%s%srunning_mean: moved %" PRId64 " time%s under TN_NO_GRAD: if that was a "
+                    "test, want tn_eval before it",
+                    p->path, p->path[0] ? "." : "", n, n == 1 ? "" : "s");
+    }
 }
 
 /* ---- the other ranks ------------------------------------------------------------------------- */
@@ -239,13 +262,14 @@ static tn_status print(report *x, const tn_module *m, FILE *file, tn_explain_rep
 {
     tni_bytes text = { 0 };
     tn_explain_report *c = &x->counts;
-    const tni_lines *part[] = { &x->run.unregistered, &x->findings, &x->notes };
+    const tni_lines *part[] = { &x->run.mistakes, &x->run.unregistered, &x->findings, &x->notes };
+    c->mistakes = x->run.mistakes.n;
     c->unregistered = x->run.unregistered.n;
-    c->findings = x->run.unregistered.n + x->findings.n;
+    c->findings = c->mistakes + c->unregistered + x->findings.n;
     tni_bytes_printf(&text, "%s: loss %.4g, a gradient for %d of %d parameters%s\n", m->type->name,
                      c->loss, x->parameters->n - c->frozen - c->unread - c->cut - c->unused,
                      x->parameters->n, x->here);
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < 4; k++) {
         tni_bytes_add(&text, part[k]->text.data, part[k]->text.n);
         text.failed |= part[k]->text.failed;
     }
@@ -286,6 +310,10 @@ static tn_status examine(report *x, const tn_optim *opt)
     TNI_TRY(judge_parameters(x));
     if (tn_parallel_size() > 1) judge_ranks(x);
     if (opt) judge_optimizer(x);
+    tni_run_judge_gates(&x->run);
+    judge_tests(x);
+    if (opt && x->counts.foreign + x->counts.unused + x->counts.missing == 0)
+        tni_run_judge_rate(&x->run, opt, x->counts.loss);
     return TN_OK;
 }
 

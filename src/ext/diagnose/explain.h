@@ -30,15 +30,19 @@ typedef struct tni_use {
     int end; /* the first of its values in `ends`: n_in inputs, then n_out results */
     int n_in, n_out;
     tni_cut cut;
+    bool view;
+    double ends; /* the share of its gates that are at their ends; 0: it is no gate */
 } tni_use;
 
 typedef struct tni_value {
-    bool old;      /* existed before the run */
-    bool given;    /* was an input of a call from outside the model */
-    bool reported; /* as unregistered */
-    bool leads;    /* the loss was computed from it */
-    bool depends;  /* on the parameter that is followed now, */
-    bool recorded; /* and a gradient would reach that through it */
+    bool old;       /* existed before the run */
+    bool given;     /* was an input of a call from outside the model */
+    bool reported;  /* as unregistered */
+    bool leads;     /* the loss was computed from it */
+    bool depends;   /* on the parameter that is followed now, */
+    bool recorded;  /* and a gradient would reach that through it */
+    bool parameter; /* of the model, and trainable */
+    size_t maker;   /* the use that made it + 1; 0: none */
     tn_dtype dtype;
 } tni_value;
 
@@ -78,8 +82,9 @@ typedef struct tni_run {
     tn_tensor **leaf, **grad; /* those, and their gradients: one block */
     size_t n_part, n_value, n_use, n_ends;
     size_t part_room, value_room, use_room, ends_room;
-    tni_lines unregistered;
-    bool failed; /* out of memory where no status could be returned */
+    tni_lines unregistered, mistakes;
+    bool unscaled; /* an input that is not scaled was seen */
+    bool failed;   /* out of memory where no status could be returned */
     unsigned char generator[TN_GENERATOR_STATE_SIZE];
 } tni_run;
 
@@ -101,6 +106,12 @@ tn_status tni_run_gradients(tni_run *r, const tn_list *parameters, tn_tensor *lo
 /* Restores buffers, extra state and the default generator; may be called several times. */
 tn_status tni_run_restore(tni_run *r);
 TNI_SHARED void tni_run_free(tni_run *r);
+
+/* Looks at what an op read and made; at the end, at gates. (explain_values.c) */
+void tni_run_judge(tni_run *r, tni_use *use, const tni_call *c);
+void tni_run_judge_gates(tni_run *r);
+/* Says so if the optimizer's learning rate is far too high or too low. (explain_rate.c) */
+void tni_run_judge_rate(tni_run *r, const tn_optim *opt, double loss);
 
 /* The number of a tensor that took part, else -1. */
 int tni_run_number(const tni_run *r, const tn_tensor *t);

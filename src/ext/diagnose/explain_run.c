@@ -51,7 +51,9 @@ static int number(tni_run *r, const tn_tensor *t)
                 !tni_room(&r->value, &r->value_room, r->n_value, 1, sizeof *r->value) ||
                 tni_map_put(&r->known, t, (void *)(uintptr_t)(r->n_value + 1)) < 0;
     if (r->failed) return -1;
-    r->value[r->n_value] = (tni_value){ .old = old, .dtype = t->dtype };
+    r->value[r->n_value] = (tni_value){
+        .old = old, .dtype = t->dtype, .parameter = t->requires_grad && tni_map_get(&r->member, t)
+    };
     return (int)r->n_value++;
 }
 
@@ -145,6 +147,8 @@ static tn_status take_down(tni_run *r, tni_use use, tn_tensor *const *in, int n_
     for (int i = 0; i < n_out; i++) put_end(r, out[i]);
     use.n_out = n_out;
     r->use[r->n_use++] = use;
+    for (int i = 0; i < n_out && !r->failed; i++)
+        r->value[r->ends[use.end + use.n_in + i] / 2].maker = r->n_use;
     char who[96];
     snprintf(who, sizeof who, "%s%s", use.prefix, use.op);
     for (int i = 0; i < n_in; i++) look(r, in[i], who, "reads");
@@ -156,9 +160,14 @@ static tn_status saw_op(tni_watcher *self, const tni_call *c)
     tni_cut cut = !c->op->backward     ? TNI_CUT_NO_BACKWARD
                   : !tn_grad_enabled() ? TNI_CUT_NO_GRAD
                                        : TNI_CUT_DTYPE;
-    const tni_use use = { tni_op_prefix(c->op), c->op->name, .cut = cut };
+    const tni_use use = { tni_op_prefix(c->op), c->op->name, .cut = cut, .view = c->op->view };
     bool pairs = c->op->view && c->op->arity < 0; /* output i is a view of input i only */
-    if (!pairs) return take_down((tni_run *)self, use, c->in, c->n_in, c->out, c->n_out);
+    tni_run *r = (tni_run *)self;
+    if (!pairs) {
+        TNI_TRY(take_down(r, use, c->in, c->n_in, c->out, c->n_out));
+        if (!r->failed && !use.view) tni_run_judge(r, &r->use[r->n_use - 1], c);
+        return TN_OK;
+    }
     for (int i = 0; i < c->n_in; i++) take_down((tni_run *)self, use, c->in + i, 1, c->out + i, 1);
     return TN_OK;
 }
@@ -243,7 +252,7 @@ tn_status tni_run_begin(tni_run *r, const char *function, tn_module *m, tni_loss
 
 static tn_status check_loss(const tni_run *r, const tn_tensor *loss)
 {
-    if (!loss) return tni_poison(r->function, r->what);
+    if (!loss) return tni_missing("%s: %s is NULL: want one that is there", r->function, r->what);
     if (!tni_none(loss) && tni_shape_numel(&loss->shape) == 1) return TN_OK;
     return tni_error(TN_E_SHAPE, "%s: %s is %s: want one element", r->function, r->what,
                      tni_text(loss));
@@ -360,4 +369,5 @@ void tni_run_free(tni_run *r)
     tni_map_free(&r->member);
     tni_map_free(&r->known);
     tni_bytes_free(&r->unregistered.text);
+    tni_bytes_free(&r->mistakes.text);
 }

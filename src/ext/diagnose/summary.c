@@ -29,8 +29,9 @@ typedef struct table {
     row *rows;
     int64_t n, inner; /* inner: the row of the module that the walk is in, -1: none */
     size_t capacity;
-    tni_map seen; /* tensors counted so far, and modules: -> their first path */
-    int inside;   /* levels below a module that was shown before */
+    tni_map seen;  /* tensors counted so far, and modules: -> their first path */
+    tni_map gives; /* modules that have run: -> " -> [64,16]" */
+    int inside;    /* levels below a module that was shown before */
     total parameters, buffers;
 } table;
 
@@ -131,9 +132,10 @@ static tn_status go_in(tn_module *m, const char *path, void *user)
     char text[2 * LONGEST + 512];
     const char *dot = strrchr(path, '.'), *name = dot ? dot + 1 : path;
     const bool named = name[0] && number_of(name) < 0;
-    snprintf(text, sizeof text, "%s%s%s%s%s%s", named ? shown_path(name, first) : "",
+    const char *gives = tni_map_get(&t->gives, m);
+    snprintf(text, sizeof text, "%s%s%s%s%s%s%s", named ? shown_path(name, first) : "",
              named ? ": " : "", type, tn_module_frozen(m) && !before ? ", frozen" : "",
-             before ? ", tied to " : "", before ? before : "");
+             before ? ", tied to " : "", before ? before : "", gives && !before ? gives : "");
     TNI_TRY(add_row(t, number_of(name), text, -1, -1));
     t->inner = t->n - 1;
     for (int i = 0; !before && i < m->state->n; i++) {
@@ -173,6 +175,39 @@ static tn_status come_out(tn_module *m, const char *path, void *user)
         parent->child = own;
     }
     return TN_OK;
+}
+
+/* ---- what modules give ----------------------------------------------------------------------- */
+
+/* A tn_forward_hook. Of several calls the first one counts. */
+static tn_status note_shapes(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
+                             tn_tensor **out, void *user)
+{
+    table *t = user;
+    char text[256] = "";
+    (void)n_in, (void)in;
+    if (tni_map_get(&t->gives, m)) return TN_OK;
+    for (int i = 0; i < n_out; i++)
+        tni_text_add(text, sizeof text, "%s%s", i ? ", " : " -> ",
+                     tni_none(out[i]) ? "none" : tni_shape_text(&out[i]->shape));
+    char *copy = tni_strdup(text);
+    if (copy && tni_map_put(&t->gives, m, copy) >= 0) return TN_OK;
+    tni_strfree(copy);
+    return TN_E_NOMEM;
+}
+
+static tn_status watch(tn_module *m, void *table)
+{
+    return tn_register_forward_hook(m, note_shapes, table) < 0 ? tni_pending() : TN_OK;
+}
+
+/* Runs m, a copy, on x. */
+static tn_status run(table *t, tn_module *m, tn_tensor *x)
+{
+    tn_status status = tn_eval(m);
+    if (status == TN_OK) status = tn_module_apply(m, watch, t);
+    if (status == TN_OK) TN_SCOPE TN_NO_GRAD status = tn_forward(m, x) ? TN_OK : tni_pending();
+    return status == TN_OK ? TN_OK : tni_error_prefix("tn_module_summary_with: ");
 }
 
 /* ---- printing -------------------------------------------------------------------------------- */
@@ -252,12 +287,12 @@ static void print_total(FILE *file, const char *what, total sum, const char *pla
             grouped(sum.special, n[2], sizeof n[2]), bytes_text(sum.nbytes, bytes, sizeof bytes));
 }
 
-tn_status tn_module_summary(FILE *file, tn_module *m)
+/* x: NULL, or what m, which is then a copy, is run on */
+static tn_status summarize(const char *f, FILE *file, tn_module *m, tn_tensor *x)
 {
     TNI_C_NUMBERS;
     table t = { .inner = -1 };
-    tn_status status = tni_stream_given(__func__, file);
-    if (status == TN_OK) status = tni_module_check(__func__, m);
+    tn_status status = x ? run(&t, m, x) : TN_OK;
     if (status == TN_OK) status = tni_walk(m, TNI_EVERY, go_in, come_out, &t);
     if (status == TN_OK) {
         char bytes[32];
@@ -278,12 +313,33 @@ tn_status tn_module_summary(FILE *file, tn_module *m)
         print_total(file, "buffers", t.buffers, "saved", "not saved");
         fprintf(file, "together %s\n",
                 bytes_text(t.parameters.nbytes + t.buffers.nbytes, bytes, sizeof bytes));
-        status = tni_stream_written(__func__, file);
+        status = tni_stream_written(f, file);
     }
     for (size_t i = 0; i < t.seen.capacity; i++)
         if (t.seen.cell[i].key && t.seen.cell[i].value != &t) tni_strfree(t.seen.cell[i].value);
+    for (size_t i = 0; i < t.gives.capacity; i++)
+        if (t.gives.cell[i].key) tni_strfree(t.gives.cell[i].value);
+    tni_map_free(&t.gives);
     tni_map_free(&t.seen);
     drop_rows(&t, 0);
     tni_room_free(&t.rows, &t.capacity, sizeof *t.rows);
+    return status;
+}
+
+tn_status tn_module_summary(FILE *file, tn_module *m)
+{
+    TNI_TRY(tni_stream_given(__func__, file));
+    TNI_TRY(tni_module_check(__func__, m));
+    return summarize(__func__, file, m, NULL);
+}
+
+tn_status tn_module_summary_with(FILE *file, tn_module *m, tn_tensor *x)
+{
+    TNI_TRY(tni_stream_given(__func__, file));
+    TNI_TRY(tni_module_check(__func__, m));
+    if (!x) return tni_poison(__func__, "x");
+    tn_module *copy = tn_module_clone(m);
+    tn_status status = copy ? summarize(__func__, file, copy, x) : tni_pending();
+    tn_module_drop(copy);
     return status;
 }

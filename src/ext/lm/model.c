@@ -67,7 +67,7 @@ static bool is(const tn_module *m, const char *type)
 }
 
 /* As transformers draws them. */
-static tn_status draw(const char *path, tn_module *m, void *user)
+static tn_status draw(tn_module *m, const char *path, void *user)
 {
     const tni_lm *lm = user;
     const char *last = strrchr(path, '.');
@@ -165,7 +165,7 @@ typedef struct wanted {
     tn_dtype dtype;
 } wanted;
 
-static tn_status make_cache(const char *path, tn_module *m, void *user)
+static tn_status make_cache(tn_module *m, const char *path, void *user)
 {
     (void)path;
     const wanted *w = user;

@@ -92,6 +92,8 @@ static tn_tensor *normalize(batchnorm *m, tn_tensor *x)
                                        training || no_mean, by, m->o.eps);
     int taken = y && (guarded || part) ? take(m, moving, part ? n : 0, momentum) : 1;
     if (!y || taken < 0) return NULL;
+    /* not a pass that only measures (ext/data/statistics.c) */
+    if (training && !no_mean && !part && !tn_grad_enabled()) m->unrecorded++;
     if (counts && taken && tn_add_scalar_(m->num_batches_tracked, 1) != TN_OK) return NULL;
     return y;
 }
@@ -145,7 +147,10 @@ static tn_tensor *instancenorm_forward(tn_module *self, tn_tensor *x)
     int rank = (int)(self->type - types) - INSTANCE + 3;
     bool tracks = !tni_none(m->running_mean), sample = !tni_none(x) && x->shape.rank == rank - 1;
     tn_tensor *y, *batch = sample ? tn_unsqueeze(x, 0) : x;
-    if (!batch || tni_check_channels(self, batch, m->features, rank, rank) != TN_OK) return NULL;
+    if (!batch || tni_check_channels(self, batch, m->features, rank, rank) != TN_OK) {
+        if (batch) tni_error_reword(tni_shape_text(&batch->shape), tni_shape_text(&x->shape));
+        return NULL;
+    }
     int64_t values = 1;
     for (int d = 2; d < rank; d++) values *= batch->shape.size[d];
     if (tracks && !tn_training(self))
@@ -186,7 +191,7 @@ static tn_status reset_statistics(batchnorm *m)
         TN_NO_GRAD status = tn_fill_(buffer[i], i == 1 ? 1 : 0);
         if (status != TN_OK) return status;
     }
-    m->skipped = 0;
+    m->skipped = m->unrecorded = 0;
     return TN_OK;
 }
 

@@ -67,7 +67,7 @@ typedef struct setting {
     int n; /* layers that were set */
 } setting;
 
-static tn_status set_one(const char *path, tn_module *m, void *user)
+static tn_status set_one(tn_module *m, const char *path, void *user)
 {
     setting *set = user;
     double *p = probability_of(m);

@@ -67,6 +67,7 @@ typedef struct tni_batchnorm {
     int64_t features;
     tn_batch_norm_options o; /* eps and momentum as used; frozen: what a thawed one gets, and eps */
     int64_t skipped;         /* batches that were left out */
+    int64_t unrecorded;      /* batches that moved the running statistics under TN_NO_GRAD */
     tni_batchnorm_over over;
 } tni_batchnorm;
 /* batchnorm.c: m if it is a BatchNorm2d, else NULL (no message). */

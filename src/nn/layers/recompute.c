@@ -10,7 +10,7 @@ typedef struct again {
     tni_attention_options options;
 } again;
 
-static tn_status call_again(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+static tn_status call_again(int n_in, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
 {
     const again *a = user;
     return tni_call_once(a->module, n_in, in, n_out, out, &a->options);

@@ -214,7 +214,7 @@ END_TEST
 
 /* ---- captured -------------------------------------------------------------------------------- */
 
-static tn_tensor *step(void *user, int n, tn_tensor *const *in)
+static tn_tensor *step(int n, tn_tensor *const *in, void *user)
 {
     (void)user, (void)n;
     tn_tensor *y = tn_scaled_dot_product_attention(in[0], in[0], in[0], TN_NONE, true, 0);
@@ -227,7 +227,7 @@ START_TEST(captured)
     tn_tensor *x = drawn(TN_SHAPE(1, 2, 80, 32), TN_BF16, false);
     tn_capture *c = tn_capture_new(step, NULL, tn_cuda(0));
     assert_made(c);
-    double want = tn_item(step(NULL, 1, &x));
+    double want = tn_item(step(1, &x, NULL));
     long long made = 0, packs = 0;
     for (int i = 0; i < 4; i++) {
         tn_tensor *y = tn_capture_run(c, 1, (tn_tensor *[]){ x });

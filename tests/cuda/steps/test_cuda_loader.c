@@ -203,7 +203,7 @@ static void job_free(job *j)
     tn_module_drop(j->model);
 }
 
-static tn_tensor *step(void *user, int n, tn_tensor *const *in)
+static tn_tensor *step(int n, tn_tensor *const *in, void *user)
 {
     job *j = user;
     tn_tensor *batch[2];
@@ -232,7 +232,7 @@ static uint64_t train(bool sent, bool captured, bool late, double *loss)
         ck_assert(got >= 0);
         if (got) {
             for (int k = 0; k < 2 && !captured; k++) in[k] = tn_to(in[k], tn_cuda(0));
-            tn_tensor *y = captured ? tn_capture_run(c, 2, in) : step(&j, 2, in);
+            tn_tensor *y = captured ? tn_capture_run(c, 2, in) : step(2, in, &j);
             assert_made(y);
             tn_later *now = late ? tn_later_new(y) : NULL;
             if (late && n > 0) loss[n - 1] = tn_later_take(before);

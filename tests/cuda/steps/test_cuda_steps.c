@@ -137,7 +137,7 @@ static void job_free(job *j)
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
-static tn_status whole_model(void *user, int n, tn_tensor *const *in, int n_out, tn_tensor **out)
+static tn_status whole_model(int n, tn_tensor *const *in, int n_out, tn_tensor **out, void *user)
 {
     (void)n, (void)n_out;
     out[0] = tn_forward(user, in[0]);
@@ -185,7 +185,7 @@ static tn_status divide_gradients(const tn_list *p)
     return status;
 }
 
-static tn_tensor *step(void *user, int n, tn_tensor *const *in)
+static tn_tensor *step(int n, tn_tensor *const *in, void *user)
 {
     job *j = user;
     const row *r = j->row;
@@ -211,7 +211,7 @@ static tn_tensor *one_step(job *j, tn_capture *c, int i)
     int64_t class[BATCH];
     for (int k = 0; k < BATCH; k++) class[k] = (i * 7 + k * k) % CLASSES;
     tn_tensor *in[2] = { x, tn_to(tn_from_ints(class, TN_SHAPE(BATCH)), tn_cuda(0)) };
-    tn_tensor *loss = c ? tn_capture_run(c, 2, in) : step(j, 2, in);
+    tn_tensor *loss = c ? tn_capture_run(c, 2, in) : step(2, in, j);
     if (!loss) return NULL;
     if (j->schedule) assert_ok(tn_scheduler_step(j->schedule));
     if (j->average) assert_ok(tn_ema_update(j->average, j->model));
