@@ -1,5 +1,6 @@
 /*
- * diagnose.c - findings: which op made a gradient vanish, explode, 0, NaN or infinite.
+ * diagnose.c - findings: which op made a gradient vanish, explode, 0, NaN or infinite; and that a
+ * bias in front of a batch norm has no effect.
  *
  * NaN, infinities and zeros are blamed on the op where they begin: none came in, some went out. If
  * a leaf's gradient (the sum of its shares in the pass) is far too small or too large, the path
@@ -89,6 +90,35 @@ static void judge_forward(tn_trace *tr, const tni_log_node *n)
     }
 }
 
+/* The batch norm in training that alone reads what a leaf, a bias b of a value for each channel, is
+ * added to. NULL: there is none. It subtracts each channel's mean, so no bias changes its result. */
+static const tni_log_node *cancels(const tn_trace *tr, const tni_log_share *share)
+{
+    const tni_log_node *from = share->back->node, *found = NULL;
+    bool added = strncmp(from->op->name, "conv", 4) == 0 || strcmp(from->op->name, "linear") == 0;
+    if (!added || strcmp(tni_log_name(from, share->in).s, "b") != 0) return NULL;
+    for (size_t k = 0; k < tr->now.n_nodes; k++)
+        for (int i = 0; i < tr->now.nodes[k]->n_in; i++) {
+            if (tr->now.nodes[k]->in[i].node != from) continue;
+            if (found || i != 0) return NULL;
+            found = tr->now.nodes[k];
+        }
+    bool norm = found && strcmp(found->op->name, "batch_norm") == 0;
+    return norm && (found->n_out > 1 || !found->in[3].tensor) ? found : NULL;
+}
+
+/* Whether a leaf's gradient is small, or 0, for that reason; says so. */
+static bool is_cancelled(tn_trace *tr, const tni_log_share *share)
+{
+    const tni_log_node *norm = share->leaf && share->of == 1 ? cancels(tr, share) : NULL;
+    if (!norm) return false;
+    say(tr, "no effect", share->back->node, share->back,
+        "%s: its gradient is 0, but for rounding: %s subtracts the mean of each channel, so adding "
+        "a constant before it changes nothing",
+        share->leaf->name[0] ? share->leaf->name : "a leaf", place(tr, norm));
+    return true;
+}
+
 static void judge_share(tn_trace *tr, tni_log_back *b, const tni_log_share *share)
 {
     const tni_log_node *n = b->node;
@@ -102,7 +132,7 @@ static void judge_share(tn_trace *tr, tni_log_back *b, const tni_log_share *shar
         say(tr, "zero", n, b,
             "%s lets no gradient through: all %" PRId64 " inputs are negative or 0", place(tr, n),
             v->n);
-    else if (v->norm == 0 && v->n)
+    else if (v->norm == 0 && v->n && !is_cancelled(tr, share))
         say(tr, "zero", n, b, "%s: the gradient of %s is 0 everywhere%s", place(tr, n), name.s,
             reason(tr, n).s);
 }
@@ -165,6 +195,7 @@ static void judge_leaf(tn_trace *tr, const tni_log_share *last, double largest)
     bool small = last->sum > 0 && last->sum < vanishing * largest;
     bool large = isfinite(last->sum) && isfinite(size) && last->sum > exploding * TNI_MAX(size, 1);
     if (!small && !large) return;
+    if (small && is_cancelled(tr, last)) return;
     tni_log_back *back = culprit(last, small);
     if (back->blamed) return; /* once is enough */
     back->blamed = true;

@@ -292,6 +292,9 @@ static void put_step(FILE *o, const tni_log_step *s, size_t k)
     put_list(o, in, "nodes", s->n_nodes, s->nodes, put_node);
     put_list(o, in, "passes", s->n_passes, s->passes, put_pass);
     put_list(o, in, "backward", s->n_backs, s->backs, put_back);
+    if (s->clip.known)
+        write_form(o, ",\n   'clip':{'norm':%g,'limit':%g,'factor':%g}", s->clip.norm,
+                   s->clip.limit, s->clip.factor);
     if (s->stepped)
         put_list(o, in, "updates", s->n_updates, s->updates, put_update);
     else

@@ -190,6 +190,12 @@ typedef struct tni_log_pass {
     size_t n_averages;
 } tni_log_pass;
 
+/* What tn_clip_grad_norm did to the gradients of a step; zeroed: it did not run. */
+typedef struct tni_log_clip {
+    double norm, limit, factor; /* of all together; by which they were multiplied, at most 1 */
+    bool known;
+} tni_log_clip;
+
 typedef struct tni_log_update {
     const tni_log_tensor *tensor;
     tni_numbers before, after, gradient;
@@ -224,6 +230,7 @@ typedef struct tni_log_step {
     double loss;  /* of the last outermost pass whose root has one element */
     bool loss_known;
     const tni_log_node *root; /* made it; else what the last outermost pass began with */
+    tni_log_clip clip;        /* the last */
     tni_log_call **calls;
     tni_log_node **nodes;
     tni_log_pass **passes;

@@ -40,11 +40,15 @@ function table(caption, rows, head) {
         make('tbody', rows.map(line('td'))));
 }
 
+/* Whether something may be wrong; else it is only told. */
+const isAlarm = (finding) => finding.kind !== 'no effect';
+
 function findingList(findings, linked) {
     if (!findings.length) return null;
     const link = (f) => linked && Number.isInteger(f.node) && [' ', linkTo('n' + f.node, 'show')];
     return make('ul.findings',
-        findings.map((f) => make('li', make('b', f.kind), ' ', f.text, link(f))));
+        findings.map((f) => make(isAlarm(f) ? 'li.alarm' : 'li', make('b', f.kind), ' ', f.text,
+            link(f))));
 }
 
 /* ---- an op: forward -------------------------------------------------------------------------- */
@@ -62,9 +66,20 @@ function resultEntry(node, i) {
     return entry(head, out.value, out.shape, what);
 }
 
+/* What ops keep beside their inputs and results. */
+const SAVED = { batch_norm: ['mean', 'r'], layer_norm: ['r', 'mean'], group_norm: ['r', 'mean'],
+    rms_norm: ['r'], max_pool2d: ['where each maximum is'], cross_entropy: ['max x', 'sum e^(x - max)'],
+    scaled_dot_product_attention: ['max of each row', 'sum of each row'] };
+
+/* Instead of "saved 1", which is its place, a name. */
+function keptName(node, what) {
+    const [, at] = /^saved (\d)$/.exec(what) || [];
+    return at ? (SAVED[node.op]?.[at] ?? `intermediate result ${Number(at) + 1}`) : what;
+}
+
 function forwardPart(g, node) {
     const kept = node.kept.filter((k) => k.bytes);
-    const names = kept.map((k) => `${k.what} ${bytesText(k.bytes)}`).join(', ');
+    const names = kept.map((k) => `${keptName(node, k.what)} (${bytesText(k.bytes)})`).join(', ');
     const again = node.kept.filter((k) => k.again)
         .map((k) => ` Backward computes ${k.what} again where it reads it.`).join('');
     return section('forward', 'Forward',
@@ -242,13 +257,32 @@ function optimizerCard(g) {
             andMore(updates.length, UPDATES_MOST))];
 }
 
-/* What happened in a step, in four sentences. */
+/* "multiplied by 1 / 1.195 = 0.8367" */
+function clipText({ norm, limit, factor }) {
+    const above = `The norm of all gradients together is ${digits(norm)}, the limit ${digits(limit)}: `;
+    return above + (factor === 1 ? 'clipping leaves them as they are.'
+        : `clipping multiplies each by ${digits(limit)} / ${digits(norm)} = ${digits(factor)}.`);
+}
+
+function clipCard(g) {
+    const all = g.step.ledger.filter((line) => line.grad);
+    const change = ({ tensor, grad }) => {
+        const { shape } = g.trace.byId.get(tensor), before = gradientsOf(g, tensor, Infinity).pop();
+        return entry([linkTo(tensor, tensorName(g.trace.byId.get(tensor))), shapeTag(shape)], grad,
+            shape, 'gradient', before && note('from ', numberTag(before.value, shape)));
+    };
+    return [make('h2', 'Clipping'), paragraph(clipText(g.step.clip)),
+        make('ul.tensors', all.slice(0, UPDATES_MOST).map(change), andMore(all.length, UPDATES_MOST))];
+}
+
+/* What happened in a step, in a few sentences. */
 function storyOf(step) {
     const mode = step.training ? 'training' : 'eval';
     return [`In ${mode} mode, forward ran ${plural(step.nodes.length, 'op')} to the loss, `,
         make('b.num', digits(step.loss)), '. ',
         step.backward.length ? `Backward sent gradients through ${step.backward.length} of them. `
             : 'There was no backward. ',
+        step.clip && `Clipping multiplied them by ${digits(step.clip.factor)}. `,
         step.updates
             ? `The optimizer moved ${plural(movedBy(step, 'by the optimizer'), 'parameter')}; `
             : 'No optimizer step was taken; ',
@@ -273,8 +307,27 @@ function wholeCard(g) {
         lossTable(steps)];
 }
 
+/* What the position or the chosen item is about, in one line. */
+function gistOf(g, key) {
+    const { phase, i } = position(), node = g.node.get(Number(key?.slice(1))), asked = question();
+    if (!key)
+        return phase === 'clip' ? clipText(g.step.clip) : phase === 'whole' ? storyOf(g.step)
+            : `The optimizer moved ${plural(g.step.updates.length, 'tensor')} by their gradients.`;
+    if (key[0] === 't') return factsOf(g.trace.byId.get(key));
+    if (key[0] === 'c') return `A module: ${plural(g.ops.get(Number(key.slice(1))) || 0, 'op')}.`;
+    const back = phase === 'backward' && !state.chosen && g.step.backward[i];
+    if (back && asked) return askText(g, node, asked);
+    if (!back)
+        return [make('span.formula', formulaOf(node)), ` gives ${shapeText(node.out[0].shape)}, `,
+            valueLine(node.out[0].value, node.out[0].shape)];
+    return ['Sends gradients to ', listed(back.shares.map((x) => [sourceName(g, x.to), ': ',
+        valueLine(x.value, node.in[x.in].shape)])), '.'];
+}
+
 function cardOf(g, key) {
-    if (!key) return position().phase === 'optimizer' ? optimizerCard(g) : wholeCard(g);
+    const { phase } = position();
+    if (!key)
+        return phase === 'clip' ? clipCard(g) : phase === 'optimizer' ? optimizerCard(g) : wholeCard(g);
     if (key[0] === 'n') return opCard(g, g.node.get(Number(key.slice(1))));
     if (key[0] === 't') return tensorCard(g, g.trace.byId.get(key));
     return boxCard(g, g.call.get(Number(key.slice(1))));

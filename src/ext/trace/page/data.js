@@ -2,8 +2,8 @@
  * data.js - the traces that the page was given, indexed for the other files.
  *
  * A trace is an account of training steps, as tn_trace_json writes it. The page plays it as a row
- * of positions: each training step as a whole, then each op of forward, each op of backward, and
- * the optimizer. Whatever is drawn or told depends on the position alone, so going back is the same
+ * of positions: each training step as a whole, then each op of forward, each op of backward, the
+ * clipping of gradients if there was one, and the optimizer. Whatever is drawn or told depends on the position alone, so going back is the same
  * as going forward.
  *
  * A key names what can be drawn: "n5" is the op with id 5, "t2" a tensor, "c3" a call of a module.
@@ -73,7 +73,7 @@ function bytesText(n) {
 /* ---- a trace --------------------------------------------------------------------------------- */
 
 const NO_STEP = { training: true, loss: null, calls: [], nodes: [], root: null, backward: [],
-    passes: [], updates: null, ledger: [], findings: [] };
+    passes: [], clip: null, updates: null, ledger: [], findings: [] };
 
 /* Adds to a trace: tensors by id, and all positions. A trace of nothing has an empty step. */
 function indexTrace(trace) {
@@ -82,7 +82,7 @@ function indexTrace(trace) {
     const phase = (s, phase, n) => Array.from({ length: n }, (_, i) => ({ s, phase, i }));
     trace.positions = trace.steps.flatMap((step, s) => [...phase(s, 'whole', 1),
         ...phase(s, 'forward', step.nodes.length), ...phase(s, 'backward', step.backward.length),
-        ...phase(s, 'optimizer', step.updates ? 1 : 0)]);
+        ...phase(s, 'clip', step.clip ? 1 : 0), ...phase(s, 'optimizer', step.updates ? 1 : 0)]);
 }
 
 traces.forEach(indexTrace);

@@ -25,6 +25,12 @@ function formula(text, put) {
     return out;
 }
 
+/* That of an op; of one without its name. */
+const formulaOf = (node) => (node.formula ? formula(node.formula) : node.op);
+
+/* Where there are no small letters, a formula without its indices: "y = sum x W + b". */
+const plainFormula = (text) => text.replace(/_(\([^)]*\)|-?[A-Za-z0-9]+)/g, '');
+
 /* Up to four numbers in a formula; a single one below zero in brackets. */
 function numbersText({ values }) {
     const text = values.map((x) => digits(x)).join(' ');
@@ -33,7 +39,7 @@ function numbersText({ values }) {
 
 /* The formulas of one op: in letters, with shapes, with numbers if there are few. */
 function formulas(g, node) {
-    const lines = [make('p.formula', formula(node.formula || node.op))];
+    const lines = [make('p.formula', formulaOf(node))];
     const known = new Map(node.in.filter((x) => x && nameInFormula(x)).map((x) =>
         [x.name, { shape: x.shape, value: inputValue(g, x) }]));
     if (!node.formula || !known.size) return lines;
