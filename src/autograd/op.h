@@ -99,6 +99,10 @@ struct tn_op {
     /* NULL without backward; for each input that takes a gradient "dx = ...", "-" for one before it
      * that takes none, then "where ..." for short names; separated by "; ". dy is y's gradient */
     const char *gradient;
+    /* NULL, or names of numbers, as "low high": those that the formula has are, in this order, the
+     * doubles in args from constants_at on; at most two */
+    const char *constants;
+    size_t constants_at;
     int arity;         /* number of inputs, -1 any */
     unsigned optional; /* bits of inputs that may be TN_NONE */
     tni_dtype_rule dtypes;

@@ -10,7 +10,7 @@
 #include <tenon/graph.h>
 #include <tenon/trace.h>
 
-#include "base/base.h"
+#include "base/map.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -33,6 +33,23 @@ void tni_arena_free(tni_arena *a);
 
 /* ---- what is logged -------------------------------------------------------------------------- */
 
+/* A large tensor in at most 784 numbers. Of one whose last two axes are those of a matrix or an
+ * image: the first `slices` of these, each with one element of every `down` rows and `across`
+ * columns. Of others a histogram: slices is 0, and value has the counts of equal parts of the range
+ * from min to max. */
+typedef struct tni_picture {
+    int64_t slices, rows, columns; /* rows times columns numbers each */
+    int64_t down, across;
+    float value[];
+} tni_picture;
+
+/* The pictures of an account, by contents and shape, and how many more numbers they may hold. */
+typedef struct tni_pictures {
+    tni_map known;
+    int64_t room;
+    struct tni_arena *arena; /* what they lie in */
+} tni_pictures;
+
 /* What a tensor held at one moment. A copy shares its values. */
 typedef struct tni_numbers {
     bool known;
@@ -40,11 +57,14 @@ typedef struct tni_numbers {
     double norm, min, max, mean; /* the 2-norm; min and max of what is no NaN */
     int64_t zeros, nan, inf;     /* how many */
     uint64_t hash;               /* of all: tells whether two moments differ */
-    const double *value;         /* n of them, row-major; NULL: too many */
+    const double *value;         /* n of them, row-major; NULL: too many, then maybe: */
+    const tni_picture *picture;
 } tni_numbers;
 
-/* Notes t as it is now, with its values if there are at most `most`; they lie in a. */
-tn_status tni_numbers_note(tni_numbers *v, const tn_tensor *t, int64_t most, tni_arena *a);
+/* Notes t as it is now, with its values if there are at most `most`; they lie in a. Of more there
+ * is a picture, unless p is NULL. */
+tn_status tni_numbers_note(tni_numbers *v, const tn_tensor *t, int64_t most, tni_arena *a,
+                           tni_pictures *p);
 /* Whether both are known and differ. */
 bool tni_numbers_differ(const tni_numbers *a, const tni_numbers *b);
 
@@ -112,7 +132,12 @@ typedef struct tni_log_saved {
 } tni_log_saved;
 
 typedef struct tni_log_node {
-    int id;            /* first, as in a call; once the step is closed */
+    int id; /* first, as in a call; once the step is closed */
+    struct tni_log_constant {
+        const char *name; /* of a number in the formula, not terminated; NULL: no more */
+        int length;
+        double value;
+    } constant[2];
     uint64_t sequence; /* the engine's */
     char *line;        /* "net.c:41"; NULL: not known */
     const tni_log_op *op;

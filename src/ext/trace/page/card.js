@@ -269,7 +269,7 @@ function clipCard(g) {
     const change = ({ tensor, grad }) => {
         const { shape } = g.trace.byId.get(tensor), before = gradientsOf(g, tensor, Infinity).pop();
         return entry([linkTo(tensor, tensorName(g.trace.byId.get(tensor))), shapeTag(shape)], grad,
-            shape, 'gradient', before && note('from ', numberTag(before.value, shape)));
+            shape, 'gradient', before && note('before clipping: ', numberTag(before.value, shape)));
     };
     return [make('h2', 'Clipping'), paragraph(clipText(g.step.clip)),
         make('ul.tensors', all.slice(0, UPDATES_MOST).map(change), andMore(all.length, UPDATES_MOST))];

@@ -16,23 +16,36 @@ const NOT_FINITE = { nan: NaN, inf: Infinity, '-inf': -Infinity };
 /* A number of an account; those that are not finite are strings in JSON. */
 const number = (x) => (typeof x === 'string' ? NOT_FINITE[x] : x);
 
-/* Makes numbers of all that stand for one in what JSON gave; a function for JSON.parse takes thrice
- * the time. */
-function revive(x) {
-    if (!x || typeof x !== 'object') return;
+/* Makes numbers of all that stand for one in what JSON gave, and puts what was told before, `all`
+ * so far, in the place of { same }; a function for JSON.parse takes thrice the time. */
+function revive(x, all) {
     if ('loss' in x) x.loss = number(x.loss);
-    if (!('norm' in x)) return Object.values(x).forEach(revive);
-    for (const key of ['norm', 'min', 'max', 'mean']) x[key] = number(x[key]);
+    if ('limit' in x) x.norm = number(x.norm), x.factor = number(x.factor);
+    for (const key in x) {
+        const child = x[key];
+        if (child === null || typeof child !== 'object' || typeof child[0] === 'number') continue;
+        if (child.same !== undefined) x[key] = all[child.same];
+        else if (child.zeros !== undefined) all.push(reviveNumbers(child));
+        else revive(child, all);
+    }
+}
+
+function reviveNumbers(x) {
+    for (const key of ['norm', 'min', 'max', 'mean'])
+        if (typeof x[key] === 'string') x[key] = number(x[key]);
     if (x.values && (x.nan || x.inf)) x.values = x.values.map(number);
+    if (x.picture?.values && (x.nan || x.inf)) x.picture.values = x.picture.values.map(number);
+    return x;
 }
 
 /* The traces of the page, which are compressed. */
 async function readTraces() {
     const packed = atob(document.getElementById('traces').textContent);
-    const bytes = Uint8Array.from(packed, (c) => c.charCodeAt(0));
+    const bytes = new Uint8Array(packed.length);
+    for (let i = 0; i < packed.length; i++) bytes[i] = packed.charCodeAt(i);
     const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate'));
     const found = await new Response(unpacked).json();
-    revive(found);
+    for (const trace of found) revive(trace, []);
     return found;
 }
 

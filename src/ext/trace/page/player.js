@@ -230,6 +230,7 @@ function isTaken(target, key) {
     if (target.matches('input[type=text], input[type=search], select')) return true;
     if (target.id === 'slider') return key.startsWith('Arrow');
     if (target.matches('button, input')) return key === ' ' || key === 'Enter';
+    if (target.matches('canvas')) return key.startsWith('Arrow');
     return target.matches('#card, #ledger-scroll') && key.startsWith('Page');
 }
 

@@ -17,7 +17,7 @@ function formula(text, put) {
         const other = put && /^[A-Za-z]/.test(token) && put(token.replace(/\[.*/, ''));
         const last = out[out.length - 1];
         if (other) out.push(other);
-        else if (token[0] === '^') out.push(make('sup', inner));
+        else if (token[0] === '^') out.push(make('sup', formula(inner, put)));
         else if (token[0] === '_' && !last?.dataset?.put) out.push(make('sub', inner));
         else if (token[0] !== '_')
             out.push(letter ? make('i', token) : token.replace(/ - /g, ' − '));
@@ -44,9 +44,12 @@ function formulas(g, node) {
         [x.name, { shape: x.shape, value: inputValue(g, x) }]));
     if (!node.formula || !known.size) return lines;
     known.set(resultName(node), node.out[0]);
+    const constants = { ...node.constants };
+    if (node.op === 'mean') constants.n = elements(node.in[0].shape) / elements(node.out[0].shape);
+    for (const name in constants) known.set(name, { value: { values: [constants[name]] } });
     const line = (cls, text) => lines.push(make('p.formula with', formula(node.formula, (name) =>
         known.has(name) && make(`span.${cls}`, { 'data-put': 1 }, text(known.get(name))))));
-    line('shape', (x) => shapeText(x.shape));
+    line('shape', (x) => (x.shape ? shapeText(x.shape) : numbersText(x.value)));
     const few = ({ value }) => value?.values?.length <= 4;
     if ([...known.values()].every(few)) line('num', (x) => numbersText(x.value));
     return lines;
@@ -89,6 +92,7 @@ const CELLS_MOST = 1024;
 /* The values of a tensor, rows of its last axis (of at most 16), a gap between matrices. Each cell
  * tells its number when the mouse is on it or it has the focus. mark: an element to be marked. */
 function grid(value, shape, what, mark) {
+    if (value?.picture) return (value.picture.bins ? histogram : picture)(value, shape, what);
     if (!value?.values || value.values.length < 2) return null;
     const x = value.values.slice(0, CELLS_MOST), left = value.values.length - x.length;
     const largest = largestOf(x, (v) => (Number.isFinite(v) ? Math.abs(v) : 0));
@@ -102,17 +106,83 @@ function grid(value, shape, what, mark) {
         'aria-label': `${indexText(i, shape)} ${digits(v)}` }, wide && digits(v)));
     const lines = Array.from({ length: Math.ceil(x.length / columns) }, (_, i) =>
         make(i && i % rows === 0 ? 'tr.slice' : 'tr', cells.slice(i * columns, (i + 1) * columns)));
+    return toldTable(wide ? 'table.grid wide' : 'table.grid', what, what, lines, cells, columns,
+        left > 0 && note(`and ${plural(left, 'element')} more`));
+}
+
+/* Cells, each of which tells its title under them when the mouse is on it or it has the focus. */
+function toldTable(kind, label, what, lines, cells, columns, ...more) {
     const told = make('output.told');
     const tell = (event) => {
         const cell = event.target.closest('td');
         if (cell) told.textContent = what + cell.title;
     };
-    const table = make('table', {
-        class: wide ? 'grid wide' : 'grid', role: 'grid', 'aria-label': what,
-        onmouseover: tell, onfocusin: tell, onkeydown: (event) => gridKeys(event, cells, columns),
-    }, make('tbody', lines));
-    return make('div.values', table, told,
-        left > 0 && note(`and ${plural(left, 'element')} more`));
+    return make('div.values', make(kind, { role: 'grid', 'aria-label': label, onmouseover: tell,
+        onfocusin: tell, onkeydown: (event) => gridKeys(event, cells, columns) },
+    make('tbody', lines)), told, more);
+}
+
+/* ---- pictures of large tensors --------------------------------------------------------------- */
+
+/* A histogram: how many elements are in each part of the range. */
+function histogram(value, what) {
+    const { picture: { bins }, min, max } = value, most = Math.max(...bins);
+    const at = (i) => digits(min + (max - min) * i / bins.length, 3);
+    const cells = bins.map((n, i) => make('td', { tabindex: i ? -1 : 0, style:
+        `background:linear-gradient(to top, var(--below) ${100 * n / most}%, transparent 0)`,
+    title: `: ${plural(n, 'element')} from ${at(i)} to ${at(i + 1)}`,
+    'aria-label': `${n} from ${at(i)} to ${at(i + 1)}` }));
+    return toldTable('table.histogram', `Histogram of ${what}`, what, [make('tr', cells)], cells);
+}
+
+/* Matrices and channels side by side as colours, blue below zero, orange above. The mouse and the
+ * arrow keys read single elements. */
+function picture(value, shape, what) {
+    const { size: [slices, rows, columns], every: [down, across], values } = value.picture;
+    const largest = largestOf(values, (v) => (Number.isFinite(v) ? Math.abs(v) : 0));
+    const width = slices * (columns + 1) - 1, scale = Math.max(2, Math.min(8, Math.floor(330 / width)));
+    const canvas = make('canvas.picture', { width, height: rows, tabindex: 0, role: 'img',
+        style: `width:${width * scale}px` });
+    const told = make('output.told'), context = canvas.getContext('2d');
+    const image = context.createImageData(width, rows);
+    values.forEach((v, i) => {
+        const x = columnOf(i), y = Math.floor(i / columns) % rows;
+        const colour = !Number.isFinite(v) ? [194, 24, 91] : v < 0 ? [74, 137, 220] : [230, 126, 40];
+        const strength = Number.isFinite(v) ? (largest && Math.abs(v) / largest) : 1;
+        image.data.set([...colour, 255 * strength], 4 * (y * width + x));
+    });
+    context.putImageData(image, 0, 0);
+    function columnOf(i) {
+        return Math.floor(i / (rows * columns)) * (columns + 1) + i % columns;
+    }
+    let at = 0;
+    const tell = (i) => {
+        const [h, w] = shape.slice(-2), slice = Math.floor(i / (rows * columns));
+        const place = (slice * h + Math.floor(i / columns) % rows * down) * w + i % columns * across;
+        at = i;
+        told.textContent = `${what}${indexText(place, shape)} = ${digits(values[i], 3)}`;
+        canvas.setAttribute('aria-label', told.textContent);
+    };
+    const move = ({ offsetX, offsetY }) => {
+        const shown = canvas.clientWidth / width; /* pixels of a cell */
+        const x = Math.floor(offsetX / shown), y = Math.floor(offsetY / shown);
+        const slice = Math.floor(x / (columns + 1)), i = (slice * rows + y) * columns + x % (columns + 1);
+        if (x >= 0 && y >= 0 && y < rows && slice < slices && x % (columns + 1) < columns) tell(i);
+    };
+    const keys = (event) => {
+        const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[event.key];
+        if (!by) return;
+        event.preventDefault();
+        event.stopPropagation();
+        tell(Math.min(values.length - 1, Math.max(0, at + by)));
+    };
+    canvas.setAttribute('aria-label', what);
+    for (const [name, action] of [['mousemove', move], ['focus', () => tell(at)], ['keydown', keys]])
+        canvas.addEventListener(name, action);
+    const all = elements(shape) / (shape.at(-1) * shape.at(-2));
+    const parts = [slices < all && `the first ${slices} of ${all} matrices`, down * across > 1 &&
+        `one element of every ${down} by ${across}`].filter(isThere);
+    return make('div.values', canvas, told, parts.length > 0 && note(parts.join(', ')));
 }
 
 /* "norm 0.31 from −1 to 1, 3 zeros of 8"; of one number: itself. */
