@@ -1,6 +1,6 @@
 /*
  * json.c - an account as JSON: written straight to the file, item by item, from templates. A number
- * has nine digits, more than an f32 has.
+ * has nine digits, more than an f32 has; for a page, which shows four, the values of a tensor seven.
  */
 #include "installed.h"
 #include "io/json.h"
@@ -26,12 +26,17 @@ static void put_text(FILE *file, const char *text)
     fputc('"', file);
 }
 
-static void put_number(FILE *file, double x)
+static void put_rounded(FILE *file, double x, int digits)
 {
     if (isfinite(x))
-        fprintf(file, "%.9g", x);
+        fprintf(file, "%.*g", digits, x);
     else
         fprintf(file, isnan(x) ? "\"nan\"" : x > 0 ? "\"inf\"" : "\"-inf\"");
+}
+
+static void put_number(FILE *file, double x)
+{
+    put_rounded(file, x, 9);
 }
 
 static void put_numbers(FILE *o, const tni_numbers *v);
@@ -96,10 +101,7 @@ static void put_picture(FILE *o, const tni_picture *p)
         write_form(o, ",'picture':{'bins':[");
     for (int64_t i = 0; i < (n ? n : p->columns); i++) {
         if (i) fputc(',', o);
-        if (isfinite(p->value[i]) && n)
-            fprintf(o, "%.3g", (double)p->value[i]);
-        else
-            put_number(o, (double)p->value[i]);
+        put_rounded(o, (double)p->value[i], n ? 3 : 9);
     }
     fputs("]}", o);
 }
@@ -121,8 +123,10 @@ static void put_numbers(FILE *o, const tni_numbers *v)
     }
     write_form(o, "{'norm':%g,'min':%g,'max':%g,'mean':%g,'zeros':%l,'nan':%l,'inf':%l,'hash':%x",
                v->norm, v->min, v->max, v->mean, v->zeros, v->nan, v->inf, v->hash);
-    for (int64_t i = 0; v->value && i < v->n; i++)
-        write_form(o, "%w%g", i ? "," : ",\"values\":[", v->value[i]);
+    for (int64_t i = 0; v->value && i < v->n; i++) {
+        fputs(i ? "," : ",\"values\":[", o);
+        put_rounded(o, v->value[i], page.on && v->n > 1 ? 7 : 9);
+    }
     if (v->value) fputc(']', o);
     if (page.on) put_picture(o, v->picture);
     fputc('}', o);

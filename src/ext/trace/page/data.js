@@ -189,8 +189,8 @@ function callTitle(call, outer) {
 }
 
 /* Both ends of a long name: "blocks.0….in_proj_weight". */
-const shortened = (text) =>
-    (text.length > 24 ? `${text.slice(0, 8)}…${text.slice(-15)}` : text);
+const shortened = (text, head = 8, tail = 15) =>
+    (text.length > head + tail + 1 ? `${text.slice(0, head)}…${text.slice(-tail)}` : text);
 
 const tensorName = (t) => t.name || (t.requires_grad ? 'a leaf' : 'data');
 const KIND = { parameter: 'parameter', buffer: 'buffer', tensor: 'data' };

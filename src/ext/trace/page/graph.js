@@ -332,7 +332,7 @@ function zoomTo(zoom) {
     const scroll = $('scroll'), before = state.zoom;
     const y = (scroll.scrollTop + scroll.clientHeight / 2) / before;
     const x = (scroll.scrollLeft + scroll.clientWidth / 2) / before;
-    state.zoom = Math.min(2, Math.max(0.15, zoom));
+    state.zoom = Math.min(2, Math.max(0.05, zoom));
     state.fitted = null;
     resize();
     scroll.scrollTo(x * state.zoom - scroll.clientWidth / 2,

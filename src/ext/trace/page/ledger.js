@@ -8,7 +8,7 @@ const LEDGER_MOST = 400; /* rows; the search finds the rest */
  * position instead its text so far, and a class. */
 const COLUMNS = [
     ['name', '', '', (g, t) => make('th', { scope: 'row', title: tensorName(t) },
-        linkTo(t.id, shortened(tensorName(t))))],
+        linkTo(t.id, shortened(tensorName(t), 5, 13)))],
     ['kind', '', '', (g, t) =>
         make('td', make(`span.swatch ${t.kind}`), t.role || KIND[t.kind])],
     ['file', 'whether it is saved with the model', '', (g, t) =>

@@ -298,7 +298,6 @@ function beforePrint() {
 
 function begin() {
     const on = (id, event, action) => $(id).addEventListener(event, action);
-    document.documentElement.classList.add('script');
     for (const { id, dataset } of document.querySelectorAll('[data-as]')) /* as a key does */
         on(id, 'click', KEYS[dataset.as]);
     on('slider', 'input', () => go(Number($('slider').value)));
