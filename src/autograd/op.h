@@ -99,8 +99,8 @@ struct tn_op {
     /* NULL without backward; for each input that takes a gradient "dx = ...", "-" for one before it
      * that takes none, then "where ..." for short names; separated by "; ". dy is y's gradient */
     const char *gradient;
-    /* NULL, or names of numbers, as "low high": those that the formula has are, in this order, the
-     * doubles in args from constants_at on; at most two */
+    /* NULL, or the names in the formula of one or two doubles in args, from constants_at on:
+     * "low high"; where formulas share it, "s|slope" */
     const char *constants;
     size_t constants_at;
     int arity;         /* number of inputs, -1 any */

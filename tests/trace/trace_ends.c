@@ -81,8 +81,8 @@ START_TEST(the_op_to_blame_is_named)
 }
 END_TEST
 
-/* A bias in front of a batch norm in training: 0 in theory, so no alarm but the reason. In eval mode,
- * or where something else reads the sum too, its gradient is an ordinary one. */
+/* A bias in front of a batch norm in training: 0 in theory, so no alarm but the reason. In eval
+ * mode, or where something else reads the sum too, its gradient is an ordinary one. */
 START_TEST(a_bias_before_a_batch_norm_has_no_effect)
 {
     const bool training = _i != 1, twice = _i == 2;

@@ -90,29 +90,22 @@ static void judge_forward(tn_trace *tr, const tni_log_node *n)
     }
 }
 
-/* The batch norm in training that alone reads what a leaf, a bias b of a value for each channel, is
- * added to. NULL: there is none. It subtracts each channel's mean, so no bias changes its result. */
-static const tni_log_node *cancels(const tn_trace *tr, const tni_log_share *share)
-{
-    const tni_log_node *from = share->back->node, *found = NULL;
-    bool added = strncmp(from->op->name, "conv", 4) == 0 || strcmp(from->op->name, "linear") == 0;
-    if (!added || strcmp(tni_log_name(from, share->in).s, "b") != 0) return NULL;
-    for (size_t k = 0; k < tr->now.n_nodes; k++)
-        for (int i = 0; i < tr->now.nodes[k]->n_in; i++) {
-            if (tr->now.nodes[k]->in[i].node != from) continue;
-            if (found || i != 0) return NULL;
-            found = tr->now.nodes[k];
-        }
-    bool norm = found && strcmp(found->op->name, "batch_norm") == 0;
-    return norm && (found->n_out > 1 || !found->in[3].tensor) ? found : NULL;
-}
-
-/* Whether a leaf's gradient is small, or 0, for that reason; says so. */
+/* Whether a leaf's gradient is 0 because the leaf, a bias of each channel, is added to what only a
+ * batch norm in training reads; says so. */
 static bool is_cancelled(tn_trace *tr, const tni_log_share *share)
 {
-    const tni_log_node *norm = share->leaf && share->of == 1 ? cancels(tr, share) : NULL;
-    if (!norm) return false;
-    say(tr, "no effect", share->back->node, share->back,
+    const tni_log_node *from = share->back->node, *norm = NULL;
+    int readers = 0;
+    for (size_t k = 0; k < tr->now.n_nodes; k++)
+        for (int i = 0; i < tr->now.nodes[k]->n_in; i++)
+            if (tr->now.nodes[k]->in[i].node == from)
+                readers++, norm = i == 0 ? tr->now.nodes[k] : NULL;
+    bool bias = strcmp(tni_log_name(from, share->in).s, "b") == 0 &&
+                (!strncmp(from->op->name, "conv", 4) || !strcmp(from->op->name, "linear"));
+    if (!bias || !share->leaf || share->of != 1 || readers != 1 || !norm ||
+        strcmp(norm->op->name, "batch_norm") != 0 || (norm->n_out == 1 && norm->in[3].tensor))
+        return false;
+    say(tr, "no effect", from, share->back,
         "%s: its gradient is 0, but for rounding: %s subtracts the mean of each channel, so adding "
         "a constant before it changes nothing",
         share->leaf->name[0] ? share->leaf->name : "a leaf", place(tr, norm));

@@ -1,6 +1,6 @@
 /*
  * json.c - an account as JSON: written straight to the file, item by item, from templates. A number
- * has nine digits, more than an f32 has; for a page, which shows four, the values of a tensor seven.
+ * has nine digits, more than an f32 has; of a tensor in a page, which shows four, seven.
  */
 #include "installed.h"
 #include "io/json.h"
@@ -92,16 +92,12 @@ static TNI_THREAD struct {
 /* Three digits are enough to look at. */
 static void put_picture(FILE *o, const tni_picture *p)
 {
-    if (!p) return;
-    int64_t n = p->slices * p->rows * p->columns;
-    if (p->slices)
-        write_form(o, ",'picture':{'size':[%l,%l,%l],'every':[%l,%l],'values':[", p->slices,
-                   p->rows, p->columns, p->down, p->across);
-    else
-        write_form(o, ",'picture':{'bins':[");
-    for (int64_t i = 0; i < (n ? n : p->columns); i++) {
-        if (i) fputc(',', o);
-        put_rounded(o, (double)p->value[i], n ? 3 : 9);
+    int64_t n = TNI_MAX(p->slices, (int64_t)1) * p->rows * p->columns;
+    write_form(o, ",'picture':{'size':[%l,%l,%l],'every':[%l,%l],'values':", p->slices, p->rows,
+               p->columns, p->down, p->across);
+    for (int64_t i = 0; i < n; i++) {
+        fputc(i ? ',' : '[', o);
+        put_rounded(o, (double)p->value[i], p->slices ? 3 : 9);
     }
     fputs("]}", o);
 }
@@ -128,7 +124,7 @@ static void put_numbers(FILE *o, const tni_numbers *v)
         put_rounded(o, v->value[i], page.on && v->n > 1 ? 7 : 9);
     }
     if (v->value) fputc(']', o);
-    if (page.on) put_picture(o, v->picture);
+    if (page.on && v->picture) put_picture(o, v->picture);
     fputc('}', o);
 }
 
@@ -210,11 +206,10 @@ static void put_node(FILE *o, const void *item)
         put_in(o, n, i);
     }
     write_form(o, "]");
-    for (int i = 0; page.on && i < 2 && n->constant[i].name; i++)
-        write_form(o, "%w'%w':%g", i ? "," : ",\"constants\":{",
-                   tni_phrase_of("%.*s", n->constant[i].length, n->constant[i].name).s,
-                   n->constant[i].value);
-    write_form(o, "%w,\n     'out':[", page.on && n->constant[0].name ? "}" : "");
+    if (page.on && n->constants)
+        write_form(o, ",'constants':%s,'numbers':[%g,%g]", n->constants, n->constant[0],
+                   n->constant[1]);
+    write_form(o, ",\n     'out':[");
     for (int i = 0; i < n->n_out; i++)
         write_form(o, "%,{'shape':%h,'dtype':'%w','gradient':%b,'value':%v}", (size_t)i,
                    &n->out[i].shape, tn_dtype_name(n->out[i].dtype), n->out[i].gradient,

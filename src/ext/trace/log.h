@@ -33,21 +33,19 @@ void tni_arena_free(tni_arena *a);
 
 /* ---- what is logged -------------------------------------------------------------------------- */
 
-/* A large tensor in at most 784 numbers. Of one whose last two axes are those of a matrix or an
- * image: the first `slices` of these, each with one element of every `down` rows and `across`
- * columns. Of others a histogram: slices is 0, and value has the counts of equal parts of the range
- * from min to max. */
+/* A large tensor in at most 784 numbers: of its first matrices or images (its last two axes) one
+ * element of every `down` rows and `across` columns. Of other shapes a histogram: slices is 0, and
+ * value has the counts of `columns` equal parts from min to max. */
 typedef struct tni_picture {
-    int64_t slices, rows, columns; /* rows times columns numbers each */
-    int64_t down, across;
-    float value[];
+    int64_t slices, rows, columns, down, across;
+    float value[]; /* slices * rows * columns */
 } tni_picture;
 
 /* The pictures of an account, by contents and shape, and how many more numbers they may hold. */
 typedef struct tni_pictures {
     tni_map known;
     int64_t room;
-    struct tni_arena *arena; /* what they lie in */
+    struct tni_arena *arena; /* what they lie in; NULL: there are none */
 } tni_pictures;
 
 /* What a tensor held at one moment. A copy shares its values. */
@@ -132,12 +130,9 @@ typedef struct tni_log_saved {
 } tni_log_saved;
 
 typedef struct tni_log_node {
-    int id; /* first, as in a call; once the step is closed */
-    struct tni_log_constant {
-        const char *name; /* of a number in the formula, not terminated; NULL: no more */
-        int length;
-        double value;
-    } constant[2];
+    int id;                /* first, as in a call; once the step is closed */
+    const char *constants; /* NULL, or as in tn_op: names of these */
+    double constant[2];
     uint64_t sequence; /* the engine's */
     char *line;        /* "net.c:41"; NULL: not known */
     const tni_log_op *op;

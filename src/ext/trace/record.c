@@ -1,8 +1,6 @@
 /*
  * record.c - what forward does: tensors that ops read, nodes, calls of modules, writes.
  */
-#include <ctype.h>
-
 #include "ext/trace/record.h"
 
 tn_trace *tni_record_begin(tni_watcher *self)
@@ -26,8 +24,7 @@ void tni_record_end(tn_trace *const *recorder)
 
 void tni_record_numbers(tn_trace *tr, tni_numbers *v, const tn_tensor *t)
 {
-    tni_pictures *p = tr->pictures.arena ? &tr->pictures : NULL;
-    tni_record_ok(tr, tni_numbers_note(v, t, tr->values, &tr->now.arena, p));
+    tni_record_ok(tr, tni_numbers_note(v, t, tr->values, &tr->now.arena, &tr->pictures));
 }
 
 /* Text of the whole account */
@@ -213,25 +210,6 @@ static void note_saved(tn_trace *tr, tni_log_node *n, int what, int index, const
     if (kept) *kept = (tni_log_saved){ what, index, tni_bytes_of(t) };
 }
 
-/* The numbers that the formula of an op names (op.h). */
-static void note_constants(tni_log_node *n, const tni_node *node)
-{
-    const char *name = node->args ? node->op->constants : NULL, *f = node->op->formula;
-    for (size_t k = 0, length; name && k < 2; name += length + (name[length] == ' ')) {
-        length = strcspn(name, " ");
-        if (!length) return;
-        for (const char *at = f; *at; at++) /* is it a word of the formula? */
-            if (strncmp(at, name, length) == 0 && !isalnum((unsigned char)at[length]) &&
-                (at == f || !isalnum((unsigned char)at[-1]))) {
-                double value;
-                memcpy(&value, (const char *)node->args + node->op->constants_at + k * sizeof value,
-                       sizeof value);
-                n->constant[k++] = (struct tni_log_constant){ name, (int)length, value };
-                break;
-            }
-    }
-}
-
 tni_log_node *tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c)
 {
     const void *key = tni_sequence_key(node->sequence);
@@ -248,7 +226,10 @@ tni_log_node *tni_record_node(tn_trace *tr, const tni_node *node, const tni_call
                          .in = tni_arena_alloc(a, (size_t)node->n_in * sizeof *n->in),
                          .out = tni_arena_alloc(a, (size_t)node->n_out * sizeof *n->out) };
     if (!n->in || !n->out) return NULL;
-    note_constants(n, node);
+    n->constants = node->op->constants;
+    if (n->constants)
+        memcpy(n->constant, (const char *)node->args + node->op->constants_at,
+               (strchr(n->constants, ' ') ? 2 : 1) * sizeof *n->constant);
     /* of a node recorded before the account as far as it is known (tn_set_places) */
     tni_call_site *site = !c && node->origin ? node->origin->site : NULL;
     n->call = c ? call_here(tr) : call_of(tr, site);

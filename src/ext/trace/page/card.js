@@ -66,16 +66,12 @@ function resultEntry(node, i) {
     return entry(head, out.value, out.shape, what);
 }
 
-/* What ops keep beside their inputs and results. */
-const SAVED = { batch_norm: ['mean', 'r'], layer_norm: ['r', 'mean'], group_norm: ['r', 'mean'],
-    rms_norm: ['r'], max_pool2d: ['where each maximum is'], cross_entropy: ['max x', 'sum e^(x - max)'],
-    scaled_dot_product_attention: ['max of each row', 'sum of each row'] };
-
-/* Instead of "saved 1", which is its place, a name. */
-function keptName(node, what) {
-    const [, at] = /^saved (\d)$/.exec(what) || [];
-    return at ? (SAVED[node.op]?.[at] ?? `intermediate result ${Number(at) + 1}`) : what;
-}
+/* What ops keep beside their inputs and results: "saved 1" in the account. */
+const SAVED = { batch_norm: 'mean,r', layer_norm: 'r,mean', group_norm: 'r,mean', rms_norm: 'r',
+    max_pool2d: 'where each maximum is', cross_entropy: 'max x,sum e^(x - max)',
+    scaled_dot_product_attention: 'max of each row,sum of each row' };
+const keptName = (node, what) => what.replace(/^saved (\d)$/, (_, at) =>
+    SAVED[node.op]?.split(',')[at] ?? `intermediate result ${Number(at) + 1}`);
 
 function forwardPart(g, node) {
     const kept = node.kept.filter((k) => k.bytes);
@@ -242,37 +238,35 @@ function boxCard(g, call) {
         andMore(own.length, NAMES_MOST))];
 }
 
+/* A list of tensors, each with its new value and a note. */
+function changesCard(g, title, text, list, changeOf) {
+    const item = (x) => {
+        const t = g.trace.byId.get(x.tensor), [value, more] = changeOf(x, t.shape);
+        return entry([linkTo(t.id, tensorName(t)), shapeTag(t.shape)], value, t.shape,
+            tensorName(t), note(more));
+    };
+    return [make('h2', title), paragraph(text), make('ul.tensors',
+        list.slice(0, UPDATES_MOST).map(item), andMore(list.length, UPDATES_MOST))];
+}
+
 function optimizerCard(g) {
     const updates = g.step.updates || [];
-    const update = (u) => {
-        const t = g.trace.byId.get(u.tensor), name = tensorName(t);
-        const more = note('from ', numberTag(u.before, t.shape), ' with gradient ',
-            numberTag(u.gradient, t.shape));
-        return entry([linkTo(t.id, name), shapeTag(t.shape)], u.after, t.shape, name, more);
-    };
-    return [make('h2', 'The optimizer'),
-        paragraph(`It moved ${plural(updates.length, 'tensor')} by their gradients. `,
-            'Buffers it never sees.'),
-        make('ul.tensors', updates.slice(0, UPDATES_MOST).map(update),
-            andMore(updates.length, UPDATES_MOST))];
+    return changesCard(g, 'The optimizer', `It moved ${plural(updates.length, 'tensor')} by their ` +
+        'gradients. Buffers it never sees.', updates, (u, shape) => [u.after,
+        ['from ', numberTag(u.before, shape), ' with gradient ', numberTag(u.gradient, shape)]]);
 }
 
 /* "multiplied by 1 / 1.195 = 0.8367" */
 function clipText({ norm, limit, factor }) {
-    const above = `The norm of all gradients together is ${digits(norm)}, the limit ${digits(limit)}: `;
-    return above + (factor === 1 ? 'clipping leaves them as they are.'
+    const all = `The norm of all gradients is ${digits(norm)}, the limit ${digits(limit)}: `;
+    return all + (factor === 1 ? 'clipping leaves them as they are.'
         : `clipping multiplies each by ${digits(limit)} / ${digits(norm)} = ${digits(factor)}.`);
 }
 
 function clipCard(g) {
-    const all = g.step.ledger.filter((line) => line.grad);
-    const change = ({ tensor, grad }) => {
-        const { shape } = g.trace.byId.get(tensor), before = gradientsOf(g, tensor, Infinity).pop();
-        return entry([linkTo(tensor, tensorName(g.trace.byId.get(tensor))), shapeTag(shape)], grad,
-            shape, 'gradient', before && note('before clipping: ', numberTag(before.value, shape)));
-    };
-    return [make('h2', 'Clipping'), paragraph(clipText(g.step.clip)),
-        make('ul.tensors', all.slice(0, UPDATES_MOST).map(change), andMore(all.length, UPDATES_MOST))];
+    return changesCard(g, 'Clipping', clipText(g.step.clip), g.step.ledger.filter((x) => x.grad),
+        ({ tensor, grad }, shape) => [grad, ['before clipping ',
+            numberTag(gradientsOf(g, tensor, Infinity).pop()?.value, shape)]]);
 }
 
 /* What happened in a step, in a few sentences. */
@@ -313,21 +307,19 @@ function gistOf(g, key) {
     if (!key)
         return phase === 'clip' ? clipText(g.step.clip) : phase === 'whole' ? storyOf(g.step)
             : `The optimizer moved ${plural(g.step.updates.length, 'tensor')} by their gradients.`;
-    if (key[0] === 't') return factsOf(g.trace.byId.get(key));
-    if (key[0] === 'c') return `A module: ${plural(g.ops.get(Number(key.slice(1))) || 0, 'op')}.`;
-    const back = phase === 'backward' && !state.chosen && g.step.backward[i];
-    if (back && asked) return askText(g, node, asked);
-    if (!back)
-        return [make('span.formula', formulaOf(node)), ` gives ${shapeText(node.out[0].shape)}, `,
-            valueLine(node.out[0].value, node.out[0].shape)];
-    return ['Sends gradients to ', listed(back.shares.map((x) => [sourceName(g, x.to), ': ',
-        valueLine(x.value, node.in[x.in].shape)])), '.'];
+    if (key[0] !== 'n') return $('card').querySelector('p:not(.where)').textContent;
+    if (asked && !state.chosen) return askText(g, node, asked);
+    const { shape, value } = node.out[0], told = (what, ...x) => [what, ': ', valueLine(...x)];
+    return phase !== 'backward' || state.chosen
+        ? [make('span.formula', formulaOf(node)), ` gives ${shapeText(shape)}, `,
+            valueLine(value, shape)]
+        : ['Sends gradients to ', listed(g.step.backward[i].shares.map((x) =>
+            told(sourceName(g, x.to), x.value, node.in[x.in].shape))), '.'];
 }
 
 function cardOf(g, key) {
-    const { phase } = position();
-    if (!key)
-        return phase === 'clip' ? clipCard(g) : phase === 'optimizer' ? optimizerCard(g) : wholeCard(g);
+    const cards = { clip: clipCard, optimizer: optimizerCard };
+    if (!key) return (cards[position().phase] || wholeCard)(g);
     if (key[0] === 'n') return opCard(g, g.node.get(Number(key.slice(1))));
     if (key[0] === 't') return tensorCard(g, g.trace.byId.get(key));
     return boxCard(g, g.call.get(Number(key.slice(1))));

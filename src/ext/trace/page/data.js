@@ -3,8 +3,8 @@
  *
  * A trace is an account of training steps, as tn_trace_json writes it. The page plays it as a row
  * of positions: each training step as a whole, then each op of forward, each op of backward, the
- * clipping of gradients if there was one, and the optimizer. Whatever is drawn or told depends on the position alone, so going back is the same
- * as going forward.
+ * clipping of gradients, if any, and the optimizer. Whatever is drawn or told depends on the
+ * position alone, so going back is the same as going forward.
  *
  * A key names what can be drawn: "n5" is the op with id 5, "t2" a tensor, "c3" a call of a module.
  */

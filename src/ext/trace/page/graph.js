@@ -189,7 +189,8 @@ function addItem(item) {
     const { kind, node, w, open } = item, box = kind === 'box';
     const transform = `translate(${item.x},${item.y})`;
     const inset = kind === 'tensor' ? 14 : 9, y1 = kind === 'buffer' ? 22 : 18;
-    const shares = node ? sharesInto(view.g, node.id) : 0, findings = findingsIn(view.g, item);
+    const shares = node ? sharesInto(view.g, node.id) : 0;
+    const findings = findingsIn(view.g, item).filter(isAlarm);
     const hint = node?.formula ? '\n' + plainFormula(node.formula) : '';
     const name = svgText('name', inset, y1, item.title);
     const sign = kind === 'ghost' ? '↑' : box && (open ? '−' : '+');
@@ -220,9 +221,9 @@ function sharesInto(g, id) {
 }
 
 function findingsIn(g, item) {
-    if (item.node) return g.findings.get(item.node.id).filter(isAlarm);
+    if (item.node) return g.findings.get(item.node.id);
     if (item.kind !== 'box' || item.open) return [];
-    return [...g.findings].flatMap(([id, list]) => (shown('n' + id) === item.key ? list.filter(isAlarm) : []));
+    return [...g.findings].flatMap(([id, list]) => (shown('n' + id) === item.key ? list : []));
 }
 
 /* ---- what follows the position --------------------------------------------------------------- */

@@ -38,7 +38,8 @@ const isForwardOver = (g, t, done) =>
 
 /* The text of a value once it is there, and a class that stands out where it changed. */
 const changed = (before, after, t, by, there) => (!there ? ['', 'num']
-    : [summaryText(after, t.shape), sameNumbers(before, after) ? 'num' : `num changed ${by}`.trim()]);
+    : [summaryText(after, t.shape),
+        sameNumbers(before, after) ? 'num' : `num changed ${by}`.trim()]);
 
 function ledgerTable(g, lines) {
     const head = COLUMNS.map(([title, help, when]) =>

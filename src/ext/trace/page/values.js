@@ -44,9 +44,10 @@ function formulas(g, node) {
         [x.name, { shape: x.shape, value: inputValue(g, x) }]));
     if (!node.formula || !known.size) return lines;
     known.set(resultName(node), node.out[0]);
-    const constants = { ...node.constants };
-    if (node.op === 'mean') constants.n = elements(node.in[0].shape) / elements(node.out[0].shape);
-    for (const name in constants) known.set(name, { value: { values: [constants[name]] } });
+    const number = (name, x) => known.set(name, { value: { values: [x] } });
+    node.constants?.split(' ').forEach((names, k) => number(names.split('|').find((name) =>
+        new RegExp(`\\b${name}\\b`).test(node.formula)), node.numbers[k]));
+    if (node.op === 'mean') number('n', elements(node.in[0].shape) / elements(node.out[0].shape));
     const line = (cls, text) => lines.push(make('p.formula with', formula(node.formula, (name) =>
         known.has(name) && make(`span.${cls}`, { 'data-put': 1 }, text(known.get(name))))));
     line('shape', (x) => (x.shape ? shapeText(x.shape) : numbersText(x.value)));
@@ -74,13 +75,14 @@ function cellColour(x, largest) {
     return `color-mix(in srgb, var(${x < 0 ? '--below' : '--above'}) ${strength}%, var(--surface))`;
 }
 
-/* The arrow keys move the focus from cell to cell. */
-function gridKeys(event, cells, columns) {
+/* The arrow keys move the focus from cell to cell; of a picture, tell says the next one. */
+function gridKeys(event, cells, columns, tell, at) {
     const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[event.key];
     if (!by) return;
-    const from = event.target.closest('td'), to = cells[cells.indexOf(from) + by];
     event.preventDefault();
     event.stopPropagation();
+    if (tell) return tell(at + by);
+    const from = event.target.closest('td'), to = cells[cells.indexOf(from) + by];
     if (!to) return;
     from.tabIndex = -1;
     to.tabIndex = 0;
@@ -92,7 +94,8 @@ const CELLS_MOST = 1024;
 /* The values of a tensor, rows of its last axis (of at most 16), a gap between matrices. Each cell
  * tells its number when the mouse is on it or it has the focus. mark: an element to be marked. */
 function grid(value, shape, what, mark) {
-    if (value?.picture) return (value.picture.bins ? histogram : picture)(value, shape, what);
+    if (value?.picture)
+        return value.picture.size[0] ? picture(value, shape, what) : histogram(value, what);
     if (!value?.values || value.values.length < 2) return null;
     const x = value.values.slice(0, CELLS_MOST), left = value.values.length - x.length;
     const largest = largestOf(x, (v) => (Number.isFinite(v) ? Math.abs(v) : 0));
@@ -125,64 +128,46 @@ function toldTable(kind, label, what, lines, cells, columns, ...more) {
 /* ---- pictures of large tensors --------------------------------------------------------------- */
 
 /* A histogram: how many elements are in each part of the range. */
-function histogram(value, what) {
-    const { picture: { bins }, min, max } = value, most = Math.max(...bins);
-    const at = (i) => digits(min + (max - min) * i / bins.length, 3);
+function histogram({ picture: { values: bins }, min, max }, what) {
+    const most = Math.max(...bins), at = (i) => digits(min + (max - min) * i / bins.length, 3);
     const cells = bins.map((n, i) => make('td', { tabindex: i ? -1 : 0, style:
         `background:linear-gradient(to top, var(--below) ${100 * n / most}%, transparent 0)`,
-    title: `: ${plural(n, 'element')} from ${at(i)} to ${at(i + 1)}`,
-    'aria-label': `${n} from ${at(i)} to ${at(i + 1)}` }));
+    title: `: ${plural(n, 'element')} from ${at(i)} to ${at(i + 1)}` }));
     return toldTable('table.histogram', `Histogram of ${what}`, what, [make('tr', cells)], cells);
 }
 
 /* Matrices and channels side by side as colours, blue below zero, orange above. The mouse and the
  * arrow keys read single elements. */
-function picture(value, shape, what) {
-    const { size: [slices, rows, columns], every: [down, across], values } = value.picture;
+function picture({ picture: { size: [slices, rows, columns], every, values } }, shape, what) {
     const largest = largestOf(values, (v) => (Number.isFinite(v) ? Math.abs(v) : 0));
-    const width = slices * (columns + 1) - 1, scale = Math.max(2, Math.min(8, Math.floor(330 / width)));
+    const each = columns + 1, width = slices * each - 1, told = make('output.told');
     const canvas = make('canvas.picture', { width, height: rows, tabindex: 0, role: 'img',
-        style: `width:${width * scale}px` });
-    const told = make('output.told'), context = canvas.getContext('2d');
-    const image = context.createImageData(width, rows);
+        'aria-label': what, style: `width:${width * Math.max(2, Math.min(8, 330 / width | 0))}px`,
+        onfocus: () => tell(at), onkeydown: (event) => gridKeys(event, null, columns, tell, at),
+        onmousemove: ({ offsetX, offsetY }) => {
+            const cell = canvas.clientWidth / width, x = offsetX / cell | 0, y = offsetY / cell | 0;
+            if (x % each < columns) tell(((x / each | 0) * rows + y) * columns + x % each);
+        } });
+    const context = canvas.getContext('2d');
     values.forEach((v, i) => {
-        const x = columnOf(i), y = Math.floor(i / columns) % rows;
-        const colour = !Number.isFinite(v) ? [194, 24, 91] : v < 0 ? [74, 137, 220] : [230, 126, 40];
-        const strength = Number.isFinite(v) ? (largest && Math.abs(v) / largest) : 1;
-        image.data.set([...colour, 255 * strength], 4 * (y * width + x));
+        const x = (i / (rows * columns) | 0) * each + i % columns, y = (i / columns | 0) % rows;
+        context.fillStyle = !Number.isFinite(v) ? '#c2185b'
+            : `rgb(${v < 0 ? '74 137 220' : '230 126 40'} / ${100 * Math.abs(v) / (largest || 1)}%)`;
+        context.fillRect(x, y, 1, 1);
     });
-    context.putImageData(image, 0, 0);
-    function columnOf(i) {
-        return Math.floor(i / (rows * columns)) * (columns + 1) + i % columns;
-    }
     let at = 0;
-    const tell = (i) => {
-        const [h, w] = shape.slice(-2), slice = Math.floor(i / (rows * columns));
-        const place = (slice * h + Math.floor(i / columns) % rows * down) * w + i % columns * across;
+    function tell(i) {
+        if (i < 0 || i >= values.length) return;
+        const [h, w] = shape.slice(-2), row = (i / columns | 0) % rows * every[0];
+        const place = ((i / (rows * columns) | 0) * h + row) * w + i % columns * every[1];
         at = i;
         told.textContent = `${what}${indexText(place, shape)} = ${digits(values[i], 3)}`;
         canvas.setAttribute('aria-label', told.textContent);
-    };
-    const move = ({ offsetX, offsetY }) => {
-        const shown = canvas.clientWidth / width; /* pixels of a cell */
-        const x = Math.floor(offsetX / shown), y = Math.floor(offsetY / shown);
-        const slice = Math.floor(x / (columns + 1)), i = (slice * rows + y) * columns + x % (columns + 1);
-        if (x >= 0 && y >= 0 && y < rows && slice < slices && x % (columns + 1) < columns) tell(i);
-    };
-    const keys = (event) => {
-        const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[event.key];
-        if (!by) return;
-        event.preventDefault();
-        event.stopPropagation();
-        tell(Math.min(values.length - 1, Math.max(0, at + by)));
-    };
-    canvas.setAttribute('aria-label', what);
-    for (const [name, action] of [['mousemove', move], ['focus', () => tell(at)], ['keydown', keys]])
-        canvas.addEventListener(name, action);
+    }
     const all = elements(shape) / (shape.at(-1) * shape.at(-2));
-    const parts = [slices < all && `the first ${slices} of ${all} matrices`, down * across > 1 &&
-        `one element of every ${down} by ${across}`].filter(isThere);
-    return make('div.values', canvas, told, parts.length > 0 && note(parts.join(', ')));
+    return make('div.values', canvas, told,
+        slices < all && note(`the first ${slices} of ${all} matrices`),
+        every[0] * every[1] > 1 && note(`one element of every ${every[0]} by ${every[1]}`));
 }
 
 /* "norm 0.31 from −1 to 1, 3 zeros of 8"; of one number: itself. */
