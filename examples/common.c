@@ -169,11 +169,14 @@ void ex_page_step(bool last)
 {
     if (!trace || (--steps_left > 0 && !last)) return;
     bool told = tn_trace_end(trace) == TN_OK && tn_trace_html(page, &trace, 1) == TN_OK;
-    if (fclose(page) != 0 || !told)
+    if (fclose(page) != 0 || !told) {
         ex_complain("--html: %s", told ? strerror(errno) : tn_error());
-    else
-        printf("%spage written: %s; open it in a browser: xdg-open %s\n",
-               ex_redrawn ? "\033[K" : "", page_path, page_path);
+    } else {
+        if (ex_redrawn) printf("\033[K");
+        ex_flush();
+        fprintf(stderr, "page written: %s; open it in a browser: xdg-open %s\n", page_path,
+                page_path);
+    }
     tn_error_clear();
     tn_trace_free(trace);
     trace = NULL;

@@ -143,8 +143,8 @@ TN_API TN_MUST_USE tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_
  * mode, one with parts frozen) stand side by side, with what differs.
  *
  * n        traces in the page, at least 1
- * Size     the page's own 140 kB, about 0.6 kB for each op of a step with small tensors, and at most
- *          1.3 MB for pictures of the large ones of each trace: fewer values make a smaller page
+ * Size     the page's own 140 kB, about 0.6 kB for each op of a step with small tensors, at most
+ *          1.3 MB for pictures of a trace's large ones: fewer values make a smaller page
  * Errors   file, traces or one of them NULL; n < 1; a trace has not ended; the file cannot be
  *          written
  */

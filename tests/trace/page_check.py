@@ -10,6 +10,9 @@ with "<" or "&" written as they are; with a click that leads to another trace; w
 with a norm shown as the largest element; with a grid's colour whose contrast is 4.23; at 424 pixels where
 420 are given; in a narrow window without the current op; with a ledger made anew at each op (172 ms a step);
 with lines drawn past thousands of ops (the flat page took 30 s); with a formula that threw.
+With Predict in the colours of the mouse on a button; with Fit that stops at 0.7, or an opening at the loss; with bare
+norms; with a ledger that is ahead of the replay, or 12 pixels wider a column; with a gradient that clipping did not reach; without the
+line of words; with a formula's letter that kept no number; with a picture's rows or columns not spaced; with an alarm for a bias.
 """
 import base64
 import concurrent.futures
