@@ -67,8 +67,9 @@ function renderLedger() {
     rows.forEach((row, i) => COLUMNS.forEach(([, , , , textOf], k) => {
         if (!textOf) return;
         const [text, cls] = textOf(g, g.trace.byId.get(lines[i].tensor), lines[i], done);
-        setText(row.cells[k], text);
-        if (row.cells[k].className !== cls) row.cells[k].className = cls;
+        const cell = row.children[k], shown = `${cls} ${text}`;
+        if (cell.shown === shown) return; /* asking the page is slower */
+        Object.assign(cell, { shown, textContent: text, className: cls });
     }));
     for (const th of $('ledger-table').querySelectorAll('[data-when]'))
         mark(th, { now: th.dataset.when.split(' ').includes(phase) });
