@@ -150,6 +150,7 @@ tn_device ex_device(const char *name)
 }
 
 static FILE *page;
+static const char *page_path;
 static tn_trace *trace; /* NULL: no page, or written */
 static int steps_left;
 
@@ -159,6 +160,7 @@ void ex_page_begin(const char *path, int steps, tn_module *model, tn_optim *opti
     if (!path) return;
     page = fopen(path, "w");
     if (!page) ex_refuse("--html %s: %s", path, strerror(errno));
+    page_path = path;
     ex_check_ptr(trace = tn_trace_begin(o));
     steps_left = steps;
 }
@@ -167,7 +169,14 @@ void ex_page_step(bool last)
 {
     if (!trace || (--steps_left > 0 && !last)) return;
     bool told = tn_trace_end(trace) == TN_OK && tn_trace_html(page, &trace, 1) == TN_OK;
-    if (fclose(page) != 0 || !told) ex_complain("--html: %s", told ? strerror(errno) : tn_error());
+    if (fclose(page) != 0 || !told) {
+        ex_complain("--html: %s", told ? strerror(errno) : tn_error());
+    } else {
+        if (ex_redrawn) printf("\033[K");
+        ex_flush();
+        fprintf(stderr, "page written: %s; open it in a browser: xdg-open %s\n", page_path,
+                page_path);
+    }
     tn_error_clear();
     tn_trace_free(trace);
     trace = NULL;

@@ -30,7 +30,8 @@ typedef struct tn_trace_options {
     tn_module *model;  /* names its tensors and calls; held until the end */
     tn_optim *opt;     /* the ledger says which tensors it holds; held until the end */
     const char *title; /* NULL: the model's type */
-    int64_t values;    /* tensors of at most this many elements keep their values; -1: none */
+    int64_t values;    /* tensors of at most this many elements keep their values, larger ones
+                          a picture of some for a page; -1: neither */
     bool lines;        /* ops have the source line that called them (tn_set_lines) */
 } tn_trace_options;
 
@@ -126,6 +127,7 @@ typedef struct tn_explain_options {
  *           - zero: it got one that is not 0, and gave one that is 0 everywhere
  *           - vanishing: of a leaf, its norm is below 1e-5 of the largest leaf's
  *           - exploding: its norm is above 1000, and above 1000 times the leaf's own
+ *           of a bias in front of a batch norm only why its gradient is 0 (no effect)
  *           and say which kept value was overwritten in place, and by which function
  * Again     leaves, buffers, extra state and the default generator are put back after each run
  * Errors    file NULL; as tn_backward (then the text says how far it came), tn_trace_begin, and
@@ -141,8 +143,8 @@ TN_API TN_MUST_USE tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_
  * mode, one with parts frozen) stand side by side, with what differs.
  *
  * n        traces in the page, at least 1
- * Size     the page's own 130 kB, and about 0.6 kB for each op of a step with small tensors: fewer
- *          values make a smaller page
+ * Size     the page's own 140 kB, about 0.6 kB for each op of a step with small tensors, at most
+ *          1.3 MB for pictures of a trace's large ones: fewer values make a smaller page
  * Errors   file, traces or one of them NULL; n < 1; a trace has not ended; the file cannot be
  *          written
  */

@@ -99,6 +99,10 @@ struct tn_op {
     /* NULL without backward; for each input that takes a gradient "dx = ...", "-" for one before it
      * that takes none, then "where ..." for short names; separated by "; ". dy is y's gradient */
     const char *gradient;
+    /* NULL, or the names in the formula of one or two doubles in args, from constants_at on:
+     * "low high"; where formulas share it, "s|slope" */
+    const char *constants;
+    size_t constants_at;
     int arity;         /* number of inputs, -1 any */
     unsigned optional; /* bits of inputs that may be TN_NONE */
     tni_dtype_rule dtypes;

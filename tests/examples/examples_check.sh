@@ -308,7 +308,8 @@ page() { # FILE STEPS PATTERN: a whole page of so many steps, in whose account a
     tail -n 1 "$1" | grep -qx '</html>' && same "$(account "$1" | grep -cE '^ *\{"step":[0-9]+,')" "$2" &&
         account "$1" | grep -E -- "$3" >/dev/null
 }
-check 'transformer, a page' t --quiet --steps 4 --html t.html --html-steps 2
+check 'transformer, a page' says 'page written: t.html; open it.* xdg-open t.html' \
+    t --quiet --steps 4 --html t.html --html-steps 2
 check 'transformer, its page' page t.html 2 '"op":"scaled_dot_product_attention".*"line":"model.c:[0-9]+"'
 check 'transformer, a page changes no bit' same "$(hash_of)" "$(hash_of --html t3.html)"
 check 'transformer, three steps unless told' page t3.html 3 '"name":"position.pe","kind":"buffer"'
@@ -321,6 +322,7 @@ check 'transformer, a page and --capture' refused '--html and --capture' t --cap
 check 'batchnorm, a page changes no bit' same "$(bhash_of)" "$(bhash_of --html b.html)"
 check 'batchnorm, its page' page b.html 3 '"moved":"by forward"'
 check 'xor, a page' says '1 xor 1 = 0.0' "$xor" --html xor.html
+check 'xor says so' grep -q 'page written: xor.html; open it: xdg-open xor.html' said
 check 'xor, its page' page xor.html 3 '"line":"xor.c:[0-9]+"'
 check 'xor, no file' refused '--html needs an argument' "$xor" --html
 check 'buffers, a page' says 'all claims hold' "$buffers" --html buffers.html

@@ -163,6 +163,13 @@ class Browser:
         for kind in ('mousePressed', 'mouseReleased'):
             self.call('Input.dispatchMouseEvent', type=kind, x=x, y=y, button='left', clickCount=1)
 
+    def hover(self, selector, across=0.5, down=0.5):
+        """The mouse on an element, so far from its left and top edge."""
+        x, y = self.js("(() => { const e = document.querySelector(%s); e.scrollIntoView({ block: 'nearest' });"
+                       ' const r = e.getBoundingClientRect(); return [r.x + r.width * %r, r.y + r.height * %r] })()'
+                       % (json.dumps(selector), across, down))
+        self.call('Input.dispatchMouseEvent', type='mouseMoved', x=x, y=y)
+
     def window(self, width, height):
         """The size of the page."""
         self.call('Emulation.setDeviceMetricsOverride', width=width, height=height, deviceScaleFactor=1, mobile=False)

@@ -10,6 +10,9 @@ with "<" or "&" written as they are; with a click that leads to another trace; w
 with a norm shown as the largest element; with a grid's colour whose contrast is 4.23; at 424 pixels where
 420 are given; in a narrow window without the current op; with a ledger made anew at each op (172 ms a step);
 with lines drawn past thousands of ops (the flat page took 30 s); with a formula that threw.
+With Predict in the colours of the mouse on a button; with Fit that stops at 0.7, or an opening at the loss; with bare
+norms; with a ledger that is ahead of the replay, or 12 pixels wider a column; with a gradient that clipping did not reach; without the
+line of words; with a formula's letter that kept no number; with a picture's rows or columns not spaced; with an alarm for a bias.
 """
 import base64
 import concurrent.futures
@@ -24,8 +27,9 @@ import tempfile
 import zlib
 
 import browser
+import firefox
 
-OPEN_MS = 3000  # for 5,000 ops
+OPEN_MS, UNFOLD_MS = 2000, 3000  # for 5,000 ops
 MOST_BYTES = 10e6
 
 CHECKED = {'passed': 0, 'failed': 0}
@@ -87,6 +91,7 @@ class Page:
         paths = sorted(glob.glob(os.path.join(folder, name + '.*.json')))
         self.traces = [json.loads(open(path, encoding='utf-8').read(), parse_int=whole) for path in paths]
         self.name = name
+        self.shapes = {t['id']: t['shape'] for trace in self.traces for t in trace['tensors']}
 
     def open(self, anchor='', scripts=True):
         self.tab.open(f'file://{self.path}{anchor}')
@@ -112,6 +117,7 @@ class Page:
             out.append((s, 'whole', 0))
             out += [(s, 'forward', i) for i in range(len(step['nodes']))]
             out += [(s, 'backward', i) for i in range(len(step['backward']))]
+            out += [(s, 'clip', 0)] if 'clip' in step else []
             out += [(s, 'optimizer', 0)] if step['updates'] is not None else []
         return out
 
@@ -138,12 +144,15 @@ def same_number(a, b, scale):
     return abs(a - b) <= 1e-7 * max(abs(b), scale)
 
 
+PAGE_ONLY = {'picture', 'constants', 'numbers'} # what pages have beside the account (pictures, symbols)
+
+
 def unlike(a, b, at='', scale=0.0):
     """Where what the page has unpacked is not what the account says; '' if nowhere."""
     if isinstance(b, dict):
         numbers = 'norm' in b and 'zeros' in b
         scale = max(abs(float(b[k])) for k in ('min', 'max')) if numbers else 0.0
-        names = b.keys() | {k for k, v in a.items() if v is not None} if isinstance(a, dict) else ['?']
+        names = b.keys() | {k for k, v in a.items() if v is not None} - PAGE_ONLY if isinstance(a, dict) else ['?']
         found = (unlike((a or {}).get(k), b.get(k), f'{at}.{k}', scale if math.isfinite(scale) else 0.0) for k in sorted(names))
     elif isinstance(b, list):
         if not isinstance(a, list) or len(a) != len(b):
@@ -151,7 +160,8 @@ def unlike(a, b, at='', scale=0.0):
         found = (unlike(x, y, f'{at}[{i}]', scale) for i, (x, y) in enumerate(zip(a, b)))
     else:
         amounts = isinstance(b, (int, float)) and not isinstance(b, bool) or b in ('nan', 'inf', '-inf')
-        right = a is not None and same_number(a, b, scale) if amounts else a == b
+        digits = 5.1e-7 * abs(float(b)) if amounts and '.values[' in at else 0.0 # of which a page has seven
+        right = a is not None and (same_number(a, b, scale) or abs(float(a) - float(b)) <= digits) if amounts else a == b
         if right and b == 0 and '.values[' in at: # a zero has its sign
             right = repr(float(a)) == repr(float(b))
         return '' if right else f'{at}: {a!r} for {b!r}'
@@ -210,8 +220,15 @@ def check_cells(at, cells, value):
           all(near(c.split(' ')[-1], v) for c, v in zip(cells, values)), cells[:4])
 
 
+# The bar of browsers that show one.
+ROOM_TO_SCROLL = "document.getElementById('ledger-scroll').style.paddingRight = '31px'"
+CUT = "(() => { const e = document.getElementById('ledger-scroll'); return e.scrollWidth - e.clientWidth })()"
+
+
 def check_ledger(page, step, trace):
     tensors = {t['id']: t for t in trace['tensors']}
+    page.tab.js(ROOM_TO_SCROLL)
+    check(f'{page.name}: the ledger is not cut at its right', page.tab.js(CUT) <= 0, page.tab.js(CUT))
     rows = page.tab.js('''[...document.querySelectorAll('#ledger-table [data-tensor]')].map((r) =>
         [r.dataset.tensor, r.firstChild.title, ...[...r.querySelectorAll('td')].map((c) => c.textContent)])''')
     want = step['ledger'][:400]
@@ -234,6 +251,58 @@ def check_ledger(page, step, trace):
               (kind, file, held, grad, start, after, stepped, by))
 
 
+def check_replay(page, step, phase, i):
+    """In the ledger only what has happened by then; boxes have the gradients that it has."""
+    at = f'{page.name}, {phase} {i + 1}'
+    order = ['forward', 'backward', 'clip', 'optimizer'].index(phase)
+    last = (phase, i) == ('backward', len(step['backward']) - 1) and step['updates'] is None
+    ops_of = lambda call: [k for k, n in enumerate(step['nodes']) if within(step, n['call'], call)]
+    written = {w: max(ops_of(c['id'])) for c in step['calls'] for w in c['writes'] if ops_of(c['id'])}
+    rows = page.tab.js("""[...document.querySelectorAll('#ledger-table [data-tensor]')].map((r) =>
+        [4, 6, 7, 8].map((k) => r.cells[k].textContent).concat(
+        (document.querySelector(`.item[data-key=${r.dataset.tensor}] .slope`) || {}).textContent ?? null))""")
+    for (grad, forward, after, by, box), line in zip(rows, step['ledger']):
+        key = line['tensor']
+        arrived = [a for k, b in enumerate(step['backward']) if order > 1 or (order == 1 and k <= i)
+                   for a in b['accumulated'] if a['tensor'] == key]
+        true = line['grad'] if order > 1 else arrived[-1]['after'] if arrived else None
+        shape = page.shapes[key]
+        check(f'{at}: the gradient of {key} so far', near(grad, summary(true, shape)) if true else grad in ('', '–'), (grad, true))
+        passed = order > 0 or i >= written.get(key, len(step['nodes']) - 1)
+        check(f'{at}: {key} after forward, once it is there', (forward != '') == passed, (forward, passed))
+        moved = phase == 'optimizer' or last
+        check(f'{at}: {key} after the step, once it is there', (after != '') == moved, (after, moved))
+        check(f'{at}: who moved {key}, once it has', (by != '') == (passed if line['moved'] == 'by forward' else moved), by)
+        if box is not None:
+            check(f'{at}: the box of {key} has the same gradient', (box == '') == (grad in ('', '–')) and (
+                box == '' or near_short(box, summary(true, shape))), (box, grad))
+
+
+def within(step, call, outer):
+    """Whether a call is another one, or in it."""
+    calls = {c['id']: c['outer'] for c in step['calls']}
+    while call is not None and call != outer:
+        call = calls[call]
+    return call == outer and call is not None
+
+
+def near_short(shown, true):
+    """The same number in three digits, as on a box."""
+    return abs(number(shown.replace('‖∂‖', '').replace('‖·‖', '')) - true) <= 6e-3 * abs(true)
+
+
+def check_clip(page, step):
+    """Its factor, and the gradients before and after."""
+    clip = step['clip']
+    shown = [number(x.rstrip('.')) for x in re.findall(r'-?[\d.]+(?:e-?\d+)?', page.text('#card p').replace('−', '-').replace('∞', 'inf'))]
+    right = [clip['norm'], clip['limit'], clip['limit'], clip['norm'], clip['factor']]
+    check(f'{page.name}: clipping says how', all(abs(a - b) <= 1e-3 * b for a, b in zip(shown, right)) and len(shown) == 5, shown)
+    grads = [line['grad'] for line in step['ledger'] if line['grad']]
+    norm = math.sqrt(sum(g['norm'] ** 2 for g in grads))
+    check(f'{page.name}: after it the gradients have the norm of the limit', abs(norm - clip['limit']) < 1e-4 * norm, norm)
+    check(f'{page.name}: each gradient, before and after', page.count('#card .tensors > li') == len(grads))
+
+
 # ---- what a reader does --------------------------------------------------------------------------
 
 def walk(page):
@@ -245,14 +314,17 @@ def walk(page):
     check(f'{page.name}: begins with the step as a whole', page.where().endswith('as a whole'), page.where())
     check_ledger(page, step, trace)
     drawn = page.count('#items > .item')
-    check(f'{page.name}: the graph is drawn, with the loss', drawn > 0 and page.count('.tag') == 1, drawn)
+    check(f'{page.name}: the graph is drawn', drawn > 0, drawn)
     for _, phase, i in positions[1:]:
         tab.press('ArrowRight')
         check(f'{page.name}: the position says where it is', f' {phase}' in page.where() or phase == 'optimizer', page.where())
+        check_replay(page, step, phase, i)
         if phase == 'optimizer':
             check(f'{page.name}: the optimizer lists what it moved',
                   page.count('#card .tensors > li') == len(step['updates']))
             check(f'{page.name}: what it moved is marked', page.count('.item.updated') > 0)
+        elif phase == 'clip':
+            check_clip(page, step)
         else:
             check_card(page, step, phase, i)
             check(f'{page.name}: one item is current', page.count('.item.current') == 1, page.where())
@@ -260,17 +332,19 @@ def walk(page):
                 const e = document.querySelector('.item.current').getBoundingClientRect(), s =
                 document.getElementById('scroll').getBoundingClientRect();
                 return e.bottom > s.top && e.top < s.bottom && e.right > s.left && e.left < s.right })()'''))
+        if (phase, i) == ('backward', 0):
+            check(f'{page.name}: the loss is named', page.count('.tag') == 1)
         if phase == 'backward' and step['backward'][i]['shares'] and page.count('.item.current.op'):
             check(f'{page.name}: a gradient edge is lit', page.count('.gradient.now') > 0, page.where())
     last = page.text('#card')
     tab.press('ArrowLeft')
     tab.press('ArrowRight')
     check(f'{page.name}: back and on again is the same', page.text('#card') == last)
-    page.open() # at the loss, far from the first op
+    page.open()
     at_once = tab.js('''[...Array(%d).keys()].map(() => { /* no frame between the keys */
         document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight', bubbles: true }))
         return document.querySelectorAll('.item.current').length })''' % (len(positions) - 1))
-    wanted = [int(phase != 'optimizer') for _, phase, _ in positions[1:]]
+    wanted = [int(phase in ('forward', 'backward')) for _, phase, _ in positions[1:]]
     check(f'{page.name}: the current item is drawn at once', at_once == wanted, at_once)
     page.quiet('while walking')
 
@@ -287,7 +361,9 @@ def keys(page):
     for _ in range(4):
         tab.press('PageDown')
         phases.append(tab.js('document.body.dataset.phase'))
-    check(f'{page.name}: phases', phases[:3] == ['forward', 'backward', 'optimizer'], phases)
+    want = [phase for s, phase, _ in all_positions if s == 0]
+    want = [p for k, p in enumerate(want) if k and p != want[k - 1]]
+    check(f'{page.name}: phases', phases[:len(want)] == want, phases)
     target = next(i for i, p in enumerate(all_positions) if p[1] == 'backward') + 1
     page.open(f'#step={target}')
     check(f'{page.name}: a link to a step', 'backward 2 of' in page.where(), page.where())
@@ -499,7 +575,7 @@ def looks(page):
     tab.window(1280, 800)
     page.open()
     check(f'{page.name}: fills the window, no more', tab.js('document.documentElement.scrollHeight') <= 800 and
-          tab.js("document.getElementById('ledger-scroll').scrollWidth - document.getElementById('ledger-scroll').clientWidth") <= 40)
+          tab.js(CUT) <= 0)
     tab.js("dispatchEvent(new Event('beforeprint'))")
     tab.media(media='print')
     check(f'{page.name}: paper has graph, ledger and ops, no buttons', page.count('#paper tr') > 4 and
@@ -629,6 +705,21 @@ def hooked(page):
     page.quiet('with hooks')
 
 
+def in_full(traces):
+    """What a page has, with numbers in place of the references to them."""
+    def fill(x, told):
+        for k, v in x.items() if isinstance(x, dict) else enumerate(x):
+            if isinstance(v, dict) and 'same' in v:
+                x[k] = told[v['same']]
+            elif isinstance(v, dict) and 'zeros' in v:
+                told.append(v)
+            elif isinstance(v, (dict, list)):
+                fill(v, told)
+    for trace in traces:
+        fill(trace, [])
+    return traces
+
+
 def averaged(page):
     """An average over ranks, put into the page as a run of several processes writes it."""
     step = page.traces[0]['steps'][0]
@@ -636,7 +727,7 @@ def averaged(page):
     with open(page.path, encoding='utf-8') as file:
         html = file.read()
     head, data, tail = re.match(r'(.*<script type="text/plain" id="traces">)(.*?)(</script>.*)', html, re.S).groups()
-    traces = json.loads(zlib.decompress(base64.b64decode(data)))
+    traces = in_full(json.loads(zlib.decompress(base64.b64decode(data))))
     mine = traces[0]['steps'][0]['backward'][at]['accumulated'][0]
     after = dict(mine['after'], norm=0.5, min=0, max=0.5, mean=0.1)
     traces[0]['steps'][0]['passes'][0]['averaged'] = [
@@ -688,7 +779,7 @@ def names(page):
     check('names: so is its gradient', page.where().find('backward') > 0 and
           node['gradient'] in (page.open('#step=6') or page.texts('#card .backward .formula')), page.texts('#card .backward .formula'))
     check('names: nothing became markup', page.count('[onclick], b[class=""], h1 *, svg i, #still i') == 0 and
-          page.count('script') == 2)
+          page.count('script') == 3)
     check('names: in the tables without script, too', all(x in page.text('#still') for x in (trace['title'], own)))
     tab.press('/')
     tab.write(leaf[:3])
@@ -742,19 +833,161 @@ def nothing(page):
     page.quiet('with nothing')
 
 
+ITEM = 'document.querySelector(".item[data-key=n0]") || document.querySelector(".item.box:not(.open)")'
+
+
+def opening(page):
+    """At the input, to be read; Fit shows all; the numbers on boxes say what they are; Predict can be read."""
+    tab = page.tab
+    page.open()
+    inside = f"""(() => {{ const e = ({ITEM}).getBoundingClientRect(), s = document.getElementById('scroll').getBoundingClientRect();
+        return e.top >= s.top && e.bottom <= s.bottom && e.left >= s.left && e.right <= s.right }})()"""
+    check(f'{page.name}: opens at the input', tab.js("document.getElementById('scroll').scrollTop") < 100 and tab.js(inside),
+          tab.js("document.getElementById('scroll').scrollTop"))
+    check(f'{page.name}: to be read', tab.js("document.querySelector('#drawing .name').getBoundingClientRect().height") >= 9)
+    boxes = tab.js("""[...document.querySelectorAll('#items .item')].map((e) => [e.querySelector('.note')?.textContent ?? '',
+        ...['.value', '.slope'].map((s) => e.querySelector(s)?.textContent ?? '')])""")
+    for note, value, slope in boxes:
+        one = math.prod(int(x) for x in note.strip('[]').split(',') if x.isdigit()) == 1
+        if note.startswith('['):
+            check(f'{page.name}: a norm says so', (value == '' or value.startswith('‖·‖') != one) and
+                  (slope == '' or slope.startswith('∂ ' if one else '‖∂‖')), (note, value, slope))
+    tab.click('#unfold')
+    for width, height in ((1280, 800), (800, 600)):
+        tab.window(width, height)
+        tab.click('#fit')
+        over = tab.js("""(() => { const d = document.getElementById('drawing').getBoundingClientRect(),
+            s = document.getElementById('scroll'); return [d.width - s.clientWidth, d.height - s.clientHeight] })()""")
+        check(f'{page.name}: Fit shows all at {width}', max(over) <= 0 and max(over) > -60, over)
+    tab.window(1280, 800)
+    for scheme in ('dark', 'light'):
+        tab.media(prefers_color_scheme=scheme)
+        page.open()
+        tab.click('#predict')
+        tab.hover('#predict')
+        poor = [x for x in tab.js(CONTRAST) if x[0] == 'BUTTON']
+        check(f'{page.name}: Predict can be read when pressed, with the mouse on it, {scheme}', not poor and
+              page.text('#predict[aria-pressed=true]') == 'Predict' and tab.js("document.getElementById('predict').matches(':hover')"), poor)
+    page.quiet('when opened')
+
+
+def small(page):
+    """At 800 by 600 one line says what happens, wherever the replay is, and the reader."""
+    page.tab.window(800, 600)
+    step, seen = page.traces[0]['steps'][0], set()
+    page.open()
+    for at, (s, phase, i) in enumerate(page.positions()):
+        if s == 0:
+            line = page.tab.js("""(() => { const e = document.getElementById('gist'), r = e.getBoundingClientRect();
+                return [e.textContent, r.top >= 0 && r.bottom <= innerHeight && r.height > 10 && r.height < 32] })()""")
+            check(f'{page.name}: one line of words at 800 by 600', line[1] and len(line[0]) > 12, (at, line))
+            seen.add(line[0])
+            page.tab.press('ArrowRight')
+    check(f'{page.name}: of each position its own', len(seen) > len(step['nodes']) / 2, len(seen))
+    page.tab.js('scrollTo(0, 300)')
+    check(f'{page.name}: and below', page.tab.js("document.getElementById('gist').getBoundingClientRect().top") >= 0)
+    page.tab.window(1280, 800)
+    page.quiet('when small')
+
+
+def words(page):
+    """No name that only the library knows."""
+    page.open()
+    texts = []
+    for _ in page.positions():
+        page.tab.press('ArrowRight')
+        texts += page.texts('#card') + page.texts('.item.current title')
+    found = {x for t in texts for x in re.findall(r'saved \d|\b[a-z]_[a-z]{2}\b', t)}
+    check(f'{page.name}: no "saved 0", no "y_no"', not found, found)
+
+
+def bias(page):
+    """In front of a batch norm it is no alarm, and the reason is told."""
+    page.open()
+    told = page.texts('.findings li')
+    check('cnn: two biases have no effect', len(told) == 2 and all('subtracts the mean of each channel' in t for t in told), told)
+    check('cnn: which is no alarm', page.count('.findings .alarm') == page.count('.badge.finding') == 0)
+
+
+def symbols(page):
+    """Each letter of a formula has its number."""
+    page.open()
+    want = {'softplus': '1.5', 'clamp': '(−3)', 'leaky_relu': '0.125', 'elu': '0.75', 'mul_scalar': '2.5', 'pow_scalar': '3', 'mean': '2'}
+    for node in page.traces[0]['steps'][0]['nodes']:
+        page.tab.press('ArrowRight')
+        line = page.texts('#card .formula.with')[-1]
+        left = set(re.findall('[A-Za-z]+', line)) - {'ln', 'e', 'min', 'max', 'sum'}
+        check(f'symbols: all of {node["op"]}', not left and want.pop(node['op']) in line, line)
+    check('symbols: all ops', not want, want)
+
+
+def pictures(page):
+    """The elements are their own index, so what the mouse reads tells its place."""
+    tab, ids = page.tab, {t['name']: t for t in page.traces[0]['tensors']}
+    for name in ('image', 'attention', 'matrix'):
+        shape = ids[name]['shape']
+        page.open(f"#step=0&at={ids[name]['id']}")
+        width, height = tab.js("(() => { const c = document.querySelector('#card canvas'); return [c.width, c.height] })()")
+        ink = tab.js("""(() => { const c = document.querySelector('#card canvas');
+            return Math.max(...c.getContext('2d').getImageData(0, 0, c.width, c.height).data.filter((_, i) => i % 4 === 3)) })()""")
+        check(f'pictures: {name} is drawn', ink > 200 and width * height <= 900, (ink, width, height))
+        for across, down in ((0.01, 0.01), (0.3, 0.6), (0.99, 0.99)):
+            tab.hover('#card canvas', across, down)
+            told = re.fullmatch(r'.*?\[([\d,]+)\] = ([\d.e]+)', page.text('#card .told') or '')
+            place = 0
+            for n, k in zip(shape, map(int, told[1].split(',') if told else [])):
+                place = place * n + k
+            inside = told and all(int(k) < n for n, k in zip(shape, told[1].split(',')))
+            check(f'pictures: the mouse reads {name}', inside and abs(float(told[2]) - place) <= 6e-3 * place and
+                  (place > 0) == (across > 0.1), page.text('#card .told'))
+        tab.js("document.querySelector('#card canvas').focus()")
+        before = page.text('#card .told')
+        tab.press('ArrowLeft')
+        check(f'pictures: so do the arrow keys, of {name}', page.text('#card .told') != before and 'step=0' in tab.js('location.hash'), before)
+    page.open(f"#step=0&at={ids['vector']['id']}")
+    bars = [int(x.split(' ')[1]) for x in tab.js("[...document.querySelector('#card .histogram').querySelectorAll('td')].map((e) => e.title)")]
+    check('pictures: 1200 equal steps in 24 equal parts', bars == [50] * 24, bars)
+    tab.hover('#card .histogram td:nth-child(3)')
+    check('pictures: the mouse reads a bar', page.text('#card .told').endswith('50 elements from 99.9 to 150'), page.text('#card .told'))
+    page.quiet('with pictures')
+
+
+def in_firefox(folder):
+    """The same page in Firefox, where there is one: drawn, played, without overflow. Passed and failed."""
+    CHECKED.update(passed=0, failed=0)
+    if not firefox.program():
+        print('Firefox: there is none, nothing checked')
+        return dict(CHECKED)
+    other = firefox.Firefox(firefox.program())
+    try:
+        for name in ('mlp', 'cnn', 'transformer', 'pictures'):
+            for width, height in ((1280, 886), (800, 686)):
+                other.open(f'file://{folder}/{name}.html', width, height)
+                drawn = f'(async () => {{ {DRAWN.strip()[len("(async () => {"):-len("})()")]}; return document.querySelectorAll(".item").length }})()'
+                check(f'Firefox: {name} is drawn at {width}', other.js(drawn) > 2)
+                where = other.js("""(() => { const key = (k) => document.body.dispatchEvent(new KeyboardEvent('keydown', { key: k, bubbles: true }));
+                    key('ArrowRight'); key('ArrowRight'); return document.getElementById('where').textContent })()""")
+                check(f'Firefox: {name} plays', 'forward 2 of' in where, where)
+                wide = other.js('document.documentElement.scrollWidth - innerWidth')
+                check(f'Firefox: {name} fits {width}', wide <= 0, wide)
+    finally:
+        other.close()
+    return dict(CHECKED)
+
+
 def large(page):
     """5,000 ops: opened soon, walked, searched, unfolded."""
     tab, trace = page.tab, page.traces[0]
     nodes = len(trace['steps'][0]['nodes'])
     check(f'{page.name}: 5,000 ops', nodes >= 5000, nodes)
     check(f'{page.name}: below 10 MB', page.bytes < MOST_BYTES, page.bytes)
-    opened = OPEN_MS
-    for _ in range(3): # on a busy machine the fastest says most about the page
+    opened = math.inf
+    for _ in range(8): # on a busy machine the fastest says most about the page
         page.open()
         opened = min(opened, tab.js("performance.getEntriesByName('drawn')[0].startTime"))
         if opened < OPEN_MS / 2:
             break
-    check(f'{page.name}: opened within 3 s', opened < OPEN_MS, f'{opened:.0f} ms')
+    check(f'{page.name}: opened within 2 s', opened <= OPEN_MS, f'{opened:.0f} ms')
     timed = lambda code: tab.js(f'(() => {{ const t = performance.now(); {code}; return performance.now() - t }})()')
     key = lambda name: f'document.body.dispatchEvent(new KeyboardEvent("keydown", {{ key: "{name}", bubbles: true }}))'
     stepped = 100
@@ -766,7 +999,7 @@ def large(page):
             break
     check(f'{page.name}: a step in a tenth of a second', stepped < 100, f'{stepped:.0f} ms')
     unfolded = min(timed("document.getElementById('unfold').click()") for _ in range(2))
-    check(f'{page.name}: all unfolded within 3 s', unfolded < OPEN_MS, f'{unfolded:.0f} ms')
+    check(f'{page.name}: all unfolded within 3 s', unfolded < UNFOLD_MS, f'{unfolded:.0f} ms')
     check(f'{page.name}: draws what is in view only', 0 < page.count('.item') < 400, page.count('.item'))
     tab.press('End')
     middle = trace['steps'][0]['nodes'][nodes // 2]
@@ -780,10 +1013,10 @@ def large(page):
     page.quiet('with 5,000 ops')
 
 
-SCENES = (unpacking, walk, keys, folding, searching, predicting, tabbing, looks)
+SCENES = (unpacking, opening, walk, keys, folding, searching, predicting, tabbing, small, words, looks)
 # What each of two browsers does; the large pages, which are timed, come after them.
-SHARES = ({'transformer': SCENES, 'dead': (unpacking, walk), 'reused': (opened, crossing), 'nonfinite': (unpacking, walk), 'kinds': (unpacking, walk, kinds)},
-          {'mlp': SCENES, 'cnn': SCENES, 'modes': (unpacking, modes), 'same': (unpacking, same), 'apart': (unpacking, apart),
+SHARES = ({'transformer': SCENES, 'dead': (unpacking, walk), 'reused': (opened, crossing), 'nonfinite': (unpacking, walk), 'kinds': (unpacking, walk, kinds), 'pictures': (unpacking, pictures)},
+          {'mlp': SCENES, 'cnn': SCENES + (bias,), 'symbols': (unpacking, symbols), 'modes': (unpacking, modes), 'same': (unpacking, same), 'apart': (unpacking, apart),
            'hooked': (unpacking, walk, hooked, averaged), 'names': (unpacking, walk, names), 'nothing': (unpacking, nothing)})
 LARGE = {'deep': (large,), 'flat': (unpacking, large), 'long': (unpacking, long_pair)}
 
@@ -816,6 +1049,7 @@ def main():
         with concurrent.futures.ProcessPoolExecutor(2) as pool:
             done = list(pool.map(visit, [folder] * len(SHARES), SHARES))
         done.append(visit(folder, LARGE))
+        done.append(in_firefox(os.path.abspath(folder)))
     passed, failed = (sum(d[k] for d in done) for k in ('passed', 'failed'))
     print(f'{passed} passed, {failed} failed')
     return 1 if failed else 0

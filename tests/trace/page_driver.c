@@ -5,7 +5,7 @@
  * usage: page_driver FOLDER
  *   mlp.html          a net of two layers learns "one or the other, but not both", 3 steps
  *   cnn.html          the network of examples/batchnorm, 2 steps
- *   transformer.html  that of examples/transformer, small, 2 steps
+ *   transformer.html  that of examples/transformer, small, 2 steps, gradients clipped
  *   modes.html        a net with batch norm, thrice: trained, in eval mode, partly frozen
  *   same.html         two traces of the same
  *   dead.html         a ReLU whose inputs are all negative
@@ -13,6 +13,8 @@
  *   hooked.html       hooks change gradients on their way
  *   nonfinite.html    NaN, infinities, numbers that no f32 holds
  *   kinds.html        tensors of all dtypes, without elements, of one number, with many numbers
+ *   pictures.html     large tensors of several ranks, whose elements are their own index
+ *   symbols.html      formulas with numbers of their own
  *   names.html        names and formulas that would break a page
  *   apart.html        results that are the same but for being infinite, or not
  *   long.html         1,200 ops, twice
@@ -29,6 +31,7 @@
 #include "../../examples/transformer/model.h"
 
 static const char *folder;
+static double clip; /* the norm that gradients are clipped to; 0: they are not */
 
 static void write_page(const char *name, tn_trace *const *traces, int n)
 {
@@ -62,6 +65,7 @@ static tn_trace *watch(const char *title, tn_module *model, tn_optim *opt, tn_te
         tn_tensor *loss = tn_cross_entropy(tn_forward(model, x), y);
         if (opt) TN_CHECK(tn_optim_zero_grad(opt));
         TN_CHECK(tn_backward(loss));
+        if (clip > 0) tn_clip_grad_norm(tn_parameters(model), clip, 2, true);
         if (opt) TN_CHECK(tn_optim_step(opt));
         tn_scope_end(scope);
     }
@@ -113,7 +117,9 @@ static void transformer(void)
 {
     gpt_sizes sizes = { .vocab = 12, .context = 6, .layers = 2, .heads = 2, .d_model = 8 };
     tn_tensor *ids = tn_randint(0, 12, TN_SHAPE(1, 7));
+    clip = 0.5;
     page("transformer", gpt_new(sizes), tn_narrow(ids, 1, 0, 6), tn_narrow(ids, 1, 1, 6), 2);
+    clip = 0;
 }
 
 static void dead(void)
@@ -255,6 +261,41 @@ static void kinds(void)
     tn_trace_free(trace);
 }
 
+/* Element number i is i: of an image, two rows of attention weights, a matrix, a vector. */
+static void pictures(void)
+{
+    const tn_shape shape[] = { TN_SHAPE(2, 3, 40, 50), TN_SHAPE(1, 2, 30, 30), TN_SHAPE(100, 60),
+                               TN_SHAPE(1200) };
+    tn_trace *trace = tn_trace_begin((tn_trace_options){ .title = "pictures" });
+    TN_CHECK_PTR(trace);
+    const double n[] = { 12000, 1800, 6000, 1200 };
+    tn_tensor *loss = tn_full(TN_SCALAR, 0);
+    for (int i = 0; i < 4; i++) {
+        tn_tensor *x = tn_reshape(tn_arange(0, n[i], 1, TN_F32), shape[i]);
+        TN_CHECK(tn_set_requires_grad(x, true));
+        TN_CHECK(tn_set_name(x, (const char *[]){ "image", "attention", "matrix", "vector" }[i]));
+        loss = tn_add(loss, tn_mean(tn_square(x), NULL, 0, false));
+    }
+    TN_CHECK(tn_backward(loss));
+    TN_CHECK(tn_trace_end(trace));
+    write_page("pictures", &trace, 1);
+    tn_trace_free(trace);
+}
+
+static void symbols(void)
+{
+    tn_tensor *x = tn_from_floats((float[]){ 1, -2 }, TN_SHAPE(2));
+    TN_CHECK(tn_set_requires_grad(x, true));
+    tn_trace *trace = tn_trace_begin((tn_trace_options){ .title = "symbols" });
+    TN_CHECK_PTR(trace);
+    tn_tensor *y = tn_leaky_relu(tn_clamp(tn_softplus(x, 1.5, 20), -3, 7), 0.125);
+    tn_tensor *z = tn_pow_scalar(tn_mul_scalar(tn_elu(y, 0.75), 2.5), 3);
+    TN_CHECK(tn_backward(tn_mean(z, NULL, 0, false)));
+    TN_CHECK(tn_trace_end(trace));
+    write_page("symbols", &trace, 1);
+    tn_trace_free(trace);
+}
+
 static tn_status twice(tn_custom *c, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
 {
     (void)c, (void)n_in, (void)n_out;
@@ -385,9 +426,10 @@ int main(int argc, char **argv)
         return 2;
     }
     folder = argv[1];
-    static void (*const pages[])(void) = { reused,  mlp,       cnn,   transformer, modes,
-                                           dead,    hooked,    kinds, names,       apart,
-                                           nothing, nonfinite, deep,  flat,        long_pair };
+    static void (*const pages[])(void) = { reused,   mlp,       cnn,   transformer, modes,
+                                           dead,     hooked,    kinds, names,       apart,
+                                           nothing,  nonfinite, deep,  flat,        long_pair,
+                                           pictures, symbols };
     for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
         tn_scope scope = tn_scope_begin();
         tn_manual_seed(1);

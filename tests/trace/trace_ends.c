@@ -81,6 +81,52 @@ START_TEST(the_op_to_blame_is_named)
 }
 END_TEST
 
+/* A bias in front of a batch norm in training: 0 in theory, so no alarm but the reason. In eval
+ * mode, or where something else reads the sum too, its gradient is an ordinary one. */
+START_TEST(a_bias_before_a_batch_norm_has_no_effect)
+{
+    const bool training = _i != 1, twice = _i == 2;
+    tn_manual_seed(3);
+    tn_tensor *w = leaf(TN_SHAPE(3, 2), 1, "w"), *b = leaf(TN_SHAPE(3), 0.5, "b"), *of[2];
+    tn_tensor *x = tn_to_dtype(tn_randn(TN_SHAPE(5, 2)), TN_F64);
+    for (int i = 0; i < 2; i++) assert_made(of[i] = tn_full_as(TN_SHAPE(3), i, TN_F64, tn_cpu()));
+    tn_trace *tr = begin(plain);
+    tn_tensor *h = tn_linear(x, w, b);
+    tn_tensor *y = tn_batch_norm(h, TN_NONE, TN_NONE, of[0], of[1], training, 0.1, 1e-5);
+    tn_tensor *weights = tn_to_dtype(tn_randn(TN_SHAPE(5, 3)), TN_F64);
+    tn_tensor *loss = sum(tn_mul(y, weights));
+    assert_ok(tn_backward(twice ? tn_add(loss, sum(h)) : loss));
+    const tni_log_step *s = ended(tr);
+    ck_assert_int_eq(s->n_findings, training && !twice ? 1 : 0);
+    if (s->n_findings)
+        assert_says(first_finding(tr, "no effect"),
+                    "b: its gradient is 0, but for rounding: "
+                    "batch_norm subtracts the mean of each channel");
+}
+END_TEST
+
+/* Clipping is told with its factor, limit / norm of all gradients, at most 1. */
+START_TEST(clipping_is_told)
+{
+    const double limit = _i ? 20 : 2;
+    tn_tensor *x = leaf(TN_SHAPE(2), 3, "x"), *y = leaf(TN_SHAPE(1), 1, "y");
+    tn_list *both = tn_list_new();
+    assert_ok(tn_list_add(both, "x", x));
+    assert_ok(tn_list_add(both, "y", y));
+    tn_trace *tr = begin(plain);
+    assert_ok(tn_backward(tn_add(sum(tn_square(x)), sum(y)))); /* gradients 6, 6 and 1 */
+    const double norm = tn_clip_grad_norm(both, limit, 2, false);
+    const tni_log_clip clip = ended(tr)->clip;
+    ck_assert_double_eq_tol(norm, sqrt(73), 1e-9);
+    ck_assert(clip.known && clip.limit == limit);
+    ck_assert_double_eq_tol(clip.norm, sqrt(73), 1e-9);
+    ck_assert_double_eq_tol(clip.factor, _i ? 1 : 2 / (sqrt(73) + 1e-6), 1e-9);
+    assert_says(told(tr), _i ? "all gradients times 1: "
+                             : "all gradients times 0.2341: their norm "
+                               "8.544, the limit 2");
+}
+END_TEST
+
 START_TEST(who_overwrote_is_named)
 {
     tn_tensor *x = leaf(TN_SHAPE(2), 1, "x"), *c = tn_full_as(TN_SHAPE(2), 2, TN_F64, tn_cpu());
@@ -318,6 +364,8 @@ void trace_ends_cases(Suite *suite)
 {
     TCase *t = test_case(suite, "findings");
     tcase_add_loop_test(t, the_op_to_blame_is_named, 0, BLAMED);
+    tcase_add_loop_test(t, a_bias_before_a_batch_norm_has_no_effect, 0, 3);
+    tcase_add_loop_test(t, clipping_is_told, 0, 2);
     tcase_add_test(t, who_overwrote_is_named);
     t = test_case(suite, "differences");
     tcase_add_test(t, differences_are_told);

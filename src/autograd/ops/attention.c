@@ -279,7 +279,7 @@ TNI_OP_AS(op_attention, "scaled_dot_product_attention", 4, "y = softmax(scale q 
           "dq = scale ds k; dk = scale ds^T q; dv = p^T dy; dmask = ds; where p = softmax(scale q "
           "k^T + mask), ds = p (dp - sum p dp), dp = dy v^T",
           attention_shape, attention_forward, attention_backward, .optional = TNI_X(3),
-          .autocast = TNI_CAST_LOW, .reads = { READS, READS, READS, READS })
+          .autocast = TNI_CAST_LOW, .reads = { READS, READS, READS, READS }, .constants = "scale")
 
 tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v,
                                            tn_tensor *mask, bool causal, double scale)

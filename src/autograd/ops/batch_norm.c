@@ -145,7 +145,7 @@ TNI_OP(batch_norm, INPUTS, "y = w (x - mean) / sqrt(var + eps) + b per channel",
        .dtypes = TNI_MIXED_FLOAT, .autocast = TNI_CAST_KEEP,
        .reads = { TNI_X(X) | TNI_X(WEIGHT) | TNI_SAVED, TNI_X(X) | TNI_SAVED, 0, 0, 0 },
        .dense = TNI_ALL_X, .dense_grad = TNI_X(X) | TNI_X(WEIGHT) | TNI_DY,
-       .kernel_grad = bn_kernel_grad)
+       .kernel_grad = bn_kernel_grad, .constants = "eps", .constants_at = offsetof(bn_args, eps))
 
 /* ---- the function ---------------------------------------------------------------------------- */
 

@@ -142,7 +142,8 @@ TNI_OP(cross_entropy, 3,
        "dx = dloss ((1-e) w[t] (p - onehot(t)) + e/C (p sum w - w)); where p = softmax(x)",
        ce_shape, ce_forward, ce_backward, .optional = TNI_X(2), .dtypes = TNI_MIXED_FLOAT,
        .autocast = TNI_CAST_KEEP, .dense = TNI_ALL_X, .dense_grad = TNI_ALL_X,
-       .reads = { TNI_X(0) | TNI_X(1) | TNI_X(2) | TNI_SAVED }, .kernel_grad = ce_kernel_grad)
+       .reads = { TNI_X(0) | TNI_X(1) | TNI_X(2) | TNI_SAVED }, .kernel_grad = ce_kernel_grad,
+       .constants = "e", .constants_at = offsetof(class_args, smoothing))
 
 /* ---- nll ------------------------------------------------------------------------------------- */
 

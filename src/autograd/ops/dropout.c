@@ -27,7 +27,7 @@ static tn_status dropout_forward(tni_call *c)
 
 TNI_OP(dropout, 1, "y_i = x_i m_i, m_i = 0 with probability p, else 1/(1-p)", "dx_i = dy_i m_i",
        tni_shape_like_first, dropout_forward, tni_transposed, .draws = true,
-       .autocast = TNI_CAST_KEEP, .dense = TNI_X(0), .transpose = &op_dropout)
+       .autocast = TNI_CAST_KEEP, .dense = TNI_X(0), .transpose = &op_dropout, .constants = "p")
 
 tn_tensor *tn_dropout(tn_tensor *x, double p, bool training)
 {

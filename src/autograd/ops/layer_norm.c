@@ -173,7 +173,8 @@ static tn_status ln_kernel_grad(tni_grad *g)
            .optional = optional_, .dtypes = TNI_MIXED_FLOAT, .recompute = TNI_RECOMPUTE_LARGE,     \
            .reads = { TNI_X(0) | TNI_X(1) | TNI_SAVED, TNI_X(0) | TNI_SAVED, 0 },                  \
            .dense = TNI_ALL_X, .dense_grad = TNI_X(0) | TNI_X(1) | TNI_DY,                         \
-           .kernel_grad = ln_kernel_grad)
+           .kernel_grad = ln_kernel_grad, .constants = "eps",                                      \
+           .constants_at = offsetof(ln_args, eps))
 NORM_OP(layer_norm, ln_shape, 3, TNI_X(1) | TNI_X(2),
         "y = (x - mean) / sqrt(var + eps) * w + b over the last axes",
         "dx = r (g - mean g - xh mean(g xh)); dw = sum dy xh; db = sum dy; "

@@ -221,6 +221,7 @@ enum { X = TNI_X(0), Y = TNI_Y };
         .op = { TNI_OP_FIELDS(#name_, 1, formula_, gradient_, unary_shape, unary_forward,          \
                               ((kind_)&CONSTANT) ? NULL : unary_backward, .dtypes = TNI_ANY_DTYPE, \
                               .autocast = (kind_)&STEEP ? TNI_CAST_F32 : TNI_CAST_AUTO,            \
+                              .constants = "s|slope|alpha|lambda|beta|low high",                   \
                               .recompute = ((kind_)&RECOMPUTE) ? 1 : 0, .reads = { reads_ }) },    \
         .function = TNI_U_##name_,                                                                 \
         .grad = grad_,                                                                             \

@@ -1,5 +1,6 @@
 /*
- * diagnose.c - findings: which op made a gradient vanish, explode, 0, NaN or infinite.
+ * diagnose.c - findings: which op made a gradient vanish, explode, 0, NaN or infinite; and that a
+ * bias in front of a batch norm has no effect.
  *
  * NaN, infinities and zeros are blamed on the op where they begin: none came in, some went out. If
  * a leaf's gradient (the sum of its shares in the pass) is far too small or too large, the path
@@ -89,6 +90,28 @@ static void judge_forward(tn_trace *tr, const tni_log_node *n)
     }
 }
 
+/* Whether a leaf's gradient is 0 because the leaf, a bias of each channel, is added to what only a
+ * batch norm in training reads; says so. */
+static bool is_cancelled(tn_trace *tr, const tni_log_share *share)
+{
+    const tni_log_node *from = share->back->node, *norm = NULL;
+    int readers = 0;
+    for (size_t k = 0; k < tr->now.n_nodes; k++)
+        for (int i = 0; i < tr->now.nodes[k]->n_in; i++)
+            if (tr->now.nodes[k]->in[i].node == from)
+                readers++, norm = i == 0 ? tr->now.nodes[k] : NULL;
+    bool bias = strcmp(tni_log_name(from, share->in).s, "b") == 0 &&
+                (!strncmp(from->op->name, "conv", 4) || !strcmp(from->op->name, "linear"));
+    if (!bias || !share->leaf || share->of != 1 || readers != 1 || !norm ||
+        strcmp(norm->op->name, "batch_norm") != 0 || (norm->n_out == 1 && norm->in[3].tensor))
+        return false;
+    say(tr, "no effect", from, share->back,
+        "%s: its gradient is 0, but for rounding: %s subtracts the mean of each channel, so adding "
+        "a constant before it changes nothing",
+        share->leaf->name[0] ? share->leaf->name : "a leaf", place(tr, norm));
+    return true;
+}
+
 static void judge_share(tn_trace *tr, tni_log_back *b, const tni_log_share *share)
 {
     const tni_log_node *n = b->node;
@@ -102,7 +125,7 @@ static void judge_share(tn_trace *tr, tni_log_back *b, const tni_log_share *shar
         say(tr, "zero", n, b,
             "%s lets no gradient through: all %" PRId64 " inputs are negative or 0", place(tr, n),
             v->n);
-    else if (v->norm == 0 && v->n)
+    else if (v->norm == 0 && v->n && !is_cancelled(tr, share))
         say(tr, "zero", n, b, "%s: the gradient of %s is 0 everywhere%s", place(tr, n), name.s,
             reason(tr, n).s);
 }
@@ -165,6 +188,7 @@ static void judge_leaf(tn_trace *tr, const tni_log_share *last, double largest)
     bool small = last->sum > 0 && last->sum < vanishing * largest;
     bool large = isfinite(last->sum) && isfinite(size) && last->sum > exploding * TNI_MAX(size, 1);
     if (!small && !large) return;
+    if (small && is_cancelled(tr, last)) return;
     tni_log_back *back = culprit(last, small);
     if (back->blamed) return; /* once is enough */
     back->blamed = true;

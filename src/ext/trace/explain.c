@@ -48,8 +48,8 @@ static tn_status check_leaf(check *c, leaf *l)
 {
     tni_numbers g = { 0 }, at = { 0 };
     tn_dtype dtype = l->tensor->dtype;
-    TNI_TRY(tni_numbers_note(&g, l->gradient, 0, NULL));
-    TNI_TRY(tni_numbers_note(&at, l->tensor, 0, NULL));
+    TNI_TRY(tni_numbers_note(&g, l->gradient, 0, NULL, NULL));
+    TNI_TRY(tni_numbers_note(&at, l->tensor, 0, NULL, NULL));
     l->share->slope = g.norm;
     bool may = (dtype == TN_F64 || dtype == TN_F32) && g.norm >= FLT_MIN && isfinite(g.norm);
     if (!may) return TN_OK;
@@ -99,7 +99,7 @@ static void note_loss(tn_trace *explained, const tn_tensor *loss)
     const void *key = loss->node ? tni_sequence_key(loss->node->sequence) : NULL;
     const tni_log_node *root = tni_map_get(&tr->nodes, key);
     tni_numbers v;
-    if (!tni_record_ok(tr, tni_numbers_note(&v, loss, 1, &s->arena))) return;
+    if (!tni_record_ok(tr, tni_numbers_note(&v, loss, 1, &s->arena, NULL))) return;
     s->loss_known |= v.n == 1;
     if (v.n == 1) s->loss = v.mean;
     if (!root) return;

@@ -89,7 +89,7 @@ static bool put_traces(FILE *file, tn_trace *const *traces, int n)
     FILE *to = open_memstream(&json, &size);
     for (int i = 0; to && i < n; i++) {
         fputc(i ? ',' : '[', to);
-        tni_put_account(to, &traces[i]->log);
+        tni_put_account(to, &traces[i]->log, true);
     }
     if (to) fputc(']', to);
     bool ok = to && !ferror(to);

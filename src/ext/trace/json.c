@@ -1,6 +1,6 @@
 /*
  * json.c - an account as JSON: written straight to the file, item by item, from templates. A number
- * has nine digits, more than an f32 has.
+ * has nine digits, more than an f32 has; of a tensor in a page, which shows four, seven.
  */
 #include "installed.h"
 #include "io/json.h"
@@ -26,12 +26,17 @@ static void put_text(FILE *file, const char *text)
     fputc('"', file);
 }
 
-static void put_number(FILE *file, double x)
+static void put_rounded(FILE *file, double x, int digits)
 {
     if (isfinite(x))
-        fprintf(file, "%.9g", x);
+        fprintf(file, "%.*g", digits, x);
     else
         fprintf(file, isnan(x) ? "\"nan\"" : x > 0 ? "\"inf\"" : "\"-inf\"");
+}
+
+static void put_number(FILE *file, double x)
+{
+    put_rounded(file, x, 9);
 }
 
 static void put_numbers(FILE *o, const tni_numbers *v);
@@ -77,17 +82,50 @@ static void write_form(FILE *o, const char *form, ...)
     va_end(args);
 }
 
+/* Of an account that this thread writes for a page: the numbers in it, with their places from 1. */
+static TNI_THREAD struct {
+    bool on;
+    size_t n;
+    tni_map known;
+} page;
+
+/* Three digits are enough to look at. */
+static void put_picture(FILE *o, const tni_picture *p)
+{
+    int64_t n = TNI_MAX(p->slices, (int64_t)1) * p->rows * p->columns;
+    write_form(o, ",'picture':{'size':[%l,%l,%l],'every':[%l,%l],'values':", p->slices, p->rows,
+               p->columns, p->down, p->across);
+    for (int64_t i = 0; i < n; i++) {
+        fputc(i ? ',' : '[', o);
+        put_rounded(o, (double)p->value[i], p->slices ? 3 : 9);
+    }
+    fputs("]}", o);
+}
+
 static void put_numbers(FILE *o, const tni_numbers *v)
 {
     if (!v->known) {
         fputs("null", o);
         return;
     }
+    if (page.on) {
+        const void *key = (const void *)(((uintptr_t)v->hash ^ (uintptr_t)v->picture) | 1);
+        size_t place = (size_t)(uintptr_t)tni_map_get(&page.known, key);
+        if (place) {
+            write_form(o, "{'same':%z}", place - 1);
+            return;
+        }
+        tni_map_put(&page.known, key, (void *)(uintptr_t)++page.n); /* no memory: written in full */
+    }
     write_form(o, "{'norm':%g,'min':%g,'max':%g,'mean':%g,'zeros':%l,'nan':%l,'inf':%l,'hash':%x",
                v->norm, v->min, v->max, v->mean, v->zeros, v->nan, v->inf, v->hash);
-    for (int64_t i = 0; v->value && i < v->n; i++)
-        write_form(o, "%w%g", i ? "," : ",\"values\":[", v->value[i]);
-    write_form(o, v->value ? "]}" : "}");
+    for (int64_t i = 0; v->value && i < v->n; i++) {
+        fputs(i ? "," : ",\"values\":[", o);
+        put_rounded(o, v->value[i], page.on && v->n > 1 ? 7 : 9);
+    }
+    if (v->value) fputc(']', o);
+    if (page.on && v->picture) put_picture(o, v->picture);
+    fputc('}', o);
 }
 
 /* A list of the account or of a step, so far to the right: each item on a line of its own. */
@@ -167,7 +205,11 @@ static void put_node(FILE *o, const void *item)
         write_form(o, "%,", (size_t)i);
         put_in(o, n, i);
     }
-    write_form(o, "],\n     'out':[");
+    write_form(o, "]");
+    if (page.on && n->constants)
+        write_form(o, ",'constants':%s,'numbers':[%g,%g]", n->constants, n->constant[0],
+                   n->constant[1]);
+    write_form(o, ",\n     'out':[");
     for (int i = 0; i < n->n_out; i++)
         write_form(o, "%,{'shape':%h,'dtype':'%w','gradient':%b,'value':%v}", (size_t)i,
                    &n->out[i].shape, tn_dtype_name(n->out[i].dtype), n->out[i].gradient,
@@ -292,6 +334,9 @@ static void put_step(FILE *o, const tni_log_step *s, size_t k)
     put_list(o, in, "nodes", s->n_nodes, s->nodes, put_node);
     put_list(o, in, "passes", s->n_passes, s->passes, put_pass);
     put_list(o, in, "backward", s->n_backs, s->backs, put_back);
+    if (s->clip.known)
+        write_form(o, ",\n   'clip':{'norm':%g,'limit':%g,'factor':%g}", s->clip.norm,
+                   s->clip.limit, s->clip.factor);
     if (s->stepped)
         put_list(o, in, "updates", s->n_updates, s->updates, put_update);
     else
@@ -301,20 +346,23 @@ static void put_step(FILE *o, const tni_log_step *s, size_t k)
     write_form(o, "}");
 }
 
-void tni_put_account(FILE *o, const tni_log *log)
+void tni_put_account(FILE *o, const tni_log *log, bool for_page)
 {
+    page.on = for_page;
+    page.n = 0;
     write_form(o, "{'tenon_trace':1,'title':%s,'tenon':%s", log->title, TNI_VERSION);
     put_list(o, " ", "modules", log->n_modules, log->modules, put_module);
     put_list(o, " ", "tensors", log->n_tensors, log->tensors, put_tensor);
     write_form(o, ",\n 'steps':[");
     for (size_t k = 0; k < log->n_steps; k++) put_step(o, &log->steps[k], k);
     write_form(o, "]}\n");
+    tni_map_free(&page.known);
 }
 
 tn_status tn_trace_json(FILE *file, const tn_trace *trace)
 {
     TNI_C_NUMBERS;
     TNI_TRY(tni_trace_writable("tn_trace_json", file, trace));
-    tni_put_account(file, &trace->log);
+    tni_put_account(file, &trace->log, false);
     return tni_stream_written("tn_trace_json", file);
 }

@@ -10,7 +10,7 @@
 #include <tenon/graph.h>
 #include <tenon/trace.h>
 
-#include "base/base.h"
+#include "base/map.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -33,6 +33,21 @@ void tni_arena_free(tni_arena *a);
 
 /* ---- what is logged -------------------------------------------------------------------------- */
 
+/* A large tensor in at most 784 numbers: of its first matrices or images (its last two axes) one
+ * element of every `down` rows and `across` columns. Of other shapes a histogram: slices is 0, and
+ * value has the counts of `columns` equal parts from min to max. */
+typedef struct tni_picture {
+    int64_t slices, rows, columns, down, across;
+    float value[]; /* slices * rows * columns */
+} tni_picture;
+
+/* The pictures of an account, by contents and shape, and how many more numbers they may hold. */
+typedef struct tni_pictures {
+    tni_map known;
+    int64_t room;
+    struct tni_arena *arena; /* what they lie in; NULL: there are none */
+} tni_pictures;
+
 /* What a tensor held at one moment. A copy shares its values. */
 typedef struct tni_numbers {
     bool known;
@@ -40,11 +55,14 @@ typedef struct tni_numbers {
     double norm, min, max, mean; /* the 2-norm; min and max of what is no NaN */
     int64_t zeros, nan, inf;     /* how many */
     uint64_t hash;               /* of all: tells whether two moments differ */
-    const double *value;         /* n of them, row-major; NULL: too many */
+    const double *value;         /* n of them, row-major; NULL: too many, then maybe: */
+    const tni_picture *picture;
 } tni_numbers;
 
-/* Notes t as it is now, with its values if there are at most `most`; they lie in a. */
-tn_status tni_numbers_note(tni_numbers *v, const tn_tensor *t, int64_t most, tni_arena *a);
+/* Notes t as it is now, with its values if there are at most `most`; they lie in a. Of more there
+ * is a picture, unless p is NULL. */
+tn_status tni_numbers_note(tni_numbers *v, const tn_tensor *t, int64_t most, tni_arena *a,
+                           tni_pictures *p);
 /* Whether both are known and differ. */
 bool tni_numbers_differ(const tni_numbers *a, const tni_numbers *b);
 
@@ -112,7 +130,9 @@ typedef struct tni_log_saved {
 } tni_log_saved;
 
 typedef struct tni_log_node {
-    int id;            /* first, as in a call; once the step is closed */
+    int id;                /* first, as in a call; once the step is closed */
+    const char *constants; /* NULL, or as in tn_op: names of these */
+    double constant[2];
     uint64_t sequence; /* the engine's */
     char *line;        /* "net.c:41"; NULL: not known */
     const tni_log_op *op;
@@ -190,6 +210,12 @@ typedef struct tni_log_pass {
     size_t n_averages;
 } tni_log_pass;
 
+/* What tn_clip_grad_norm did to the gradients of a step; zeroed: it did not run. */
+typedef struct tni_log_clip {
+    double norm, limit, factor; /* of all together; by which they were multiplied, at most 1 */
+    bool known;
+} tni_log_clip;
+
 typedef struct tni_log_update {
     const tni_log_tensor *tensor;
     tni_numbers before, after, gradient;
@@ -224,6 +250,7 @@ typedef struct tni_log_step {
     double loss;  /* of the last outermost pass whose root has one element */
     bool loss_known;
     const tni_log_node *root; /* made it; else what the last outermost pass began with */
+    tni_log_clip clip;        /* the last */
     tni_log_call **calls;
     tni_log_node **nodes;
     tni_log_pass **passes;

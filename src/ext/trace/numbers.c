@@ -37,7 +37,54 @@ static void count(tni_numbers *v, const double *x, int64_t n)
     if (n && v->nan == n) v->min = v->max = NAN;
 }
 
-tn_status tni_numbers_note(tni_numbers *v, const tn_tensor *t, int64_t most, tni_arena *a)
+/* A histogram is of what is finite. */
+static void fill_picture(tni_picture *p, const tni_numbers *v, const double *x, int64_t h,
+                         int64_t w)
+{
+    float *to = p->value;
+    for (int64_t k = 0; k < p->slices; k++)
+        for (int64_t i = 0; i < h; i += p->down)
+            for (int64_t j = 0; j < w; j += p->across) *to++ = (float)x[(k * h + i) * w + j];
+    for (int64_t i = 0; !p->slices && i < v->n; i++)
+        if (isfinite(x[i]))
+            to[TNI_MIN((int64_t)((x[i] - v->min) / (v->max - v->min) * (double)p->columns),
+                       p->columns - 1)]++;
+}
+
+/* NULL: none, or no memory, which the arena says. */
+static const tni_picture *picture_of(const tni_numbers *v, const double *x, const tn_shape *s,
+                                     tni_pictures *p)
+{
+    uint64_t key = v->hash;
+    for (int d = 0; d < s->rank; d++) key = (key ^ (uint64_t)s->size[d]) * 0x100000001b3u;
+    const void *as = (const void *)(uintptr_t)(key | 1);
+    tni_picture *made = tni_map_get(&p->known, as), like = { .rows = 1, .columns = 24 };
+    if (made) return made;
+    const int64_t h = s->rank > 1 ? s->size[s->rank - 2] : 1,
+                  w = s->rank ? s->size[s->rank - 1] : 1;
+    const int64_t all = v->n / (h * w), side = all == 1 ? 28 : all < 4 ? 16 : 14;
+    int64_t n = 0;
+    if (h > 1 && w > 1 && (s->rank == 2 || s->rank == 4 || h == w)) {
+        like = (tni_picture){ .down = (h + side - 1) / side, .across = (w + side - 1) / side };
+        like.rows = (h + like.down - 1) / like.down;
+        like.columns = (w + like.across - 1) / like.across;
+        like.slices = TNI_MIN(all, TNI_MIN((int64_t)16, 784 / (like.rows * like.columns)));
+        n = like.slices * like.rows * like.columns;
+    }
+    if (n > p->room) n = 0, like = (tni_picture){ .rows = 1, .columns = 24 };
+    if (!n && !(isfinite(v->max - v->min) && v->max > v->min)) return NULL;
+    made =
+        tni_arena_alloc(p->arena, sizeof *made + (size_t)TNI_MAX(n, like.columns) * sizeof(float));
+    if (!made) return NULL;
+    *made = like;
+    fill_picture(made, v, x, h, w);
+    p->room -= n;
+    tni_map_put(&p->known, as, made);
+    return made;
+}
+
+tn_status tni_numbers_note(tni_numbers *v, const tn_tensor *t, int64_t most, tni_arena *a,
+                           tni_pictures *p)
 {
     int64_t n = tni_shape_numel(&t->shape);
     size_t nbytes = (size_t)n * sizeof(double), read = nbytes ? nbytes : 1;
@@ -49,6 +96,7 @@ tn_status tni_numbers_note(tni_numbers *v, const tn_tensor *t, int64_t most, tni
     if (status == TN_OK) {
         *v = (tni_numbers){ .known = true, .n = n, .value = keep ? x : NULL };
         count(v, x, n);
+        if (p && p->arena && n && !keep) v->picture = picture_of(v, x, &t->shape, p);
     }
     if (!keep) tni_free(x, read);
     return status;

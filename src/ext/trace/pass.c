@@ -261,7 +261,7 @@ static void ends(tni_watcher *self, const tni_pass *pass, tn_status status)
         if (!last || !leaf->gm->pending || (last->part == 1 && !changed)) continue;
         if (changed) note_growth(tr, leaf, &last->after);
         tni_numbers sum;
-        tni_record_ok(tr, tni_numbers_note(&sum, leaf->gm->pending, -1, NULL));
+        tni_record_ok(tr, tni_numbers_note(&sum, leaf->gm->pending, -1, NULL, NULL));
         last->sum = sum.norm;
     }
     tni_diagnose(tr, noted);

@@ -24,7 +24,7 @@ void tni_record_end(tn_trace *const *recorder)
 
 void tni_record_numbers(tn_trace *tr, tni_numbers *v, const tn_tensor *t)
 {
-    tni_record_ok(tr, tni_numbers_note(v, t, tr->values, &tr->now.arena));
+    tni_record_ok(tr, tni_numbers_note(v, t, tr->values, &tr->now.arena, &tr->pictures));
 }
 
 /* Text of the whole account */
@@ -226,6 +226,10 @@ tni_log_node *tni_record_node(tn_trace *tr, const tni_node *node, const tni_call
                          .in = tni_arena_alloc(a, (size_t)node->n_in * sizeof *n->in),
                          .out = tni_arena_alloc(a, (size_t)node->n_out * sizeof *n->out) };
     if (!n->in || !n->out) return NULL;
+    n->constants = node->op->constants;
+    if (n->constants)
+        memcpy(n->constant, (const char *)node->args + node->op->constants_at,
+               (strchr(n->constants, ' ') ? 2 : 1) * sizeof *n->constant);
     /* of a node recorded before the account as far as it is known (tn_set_places) */
     tni_call_site *site = !c && node->origin ? node->origin->site : NULL;
     n->call = c ? call_here(tr) : call_of(tr, site);

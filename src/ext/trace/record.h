@@ -36,6 +36,7 @@ struct tn_trace {
     tn_module *model; /* one reference; NULL: none, or ended */
     tn_optim *opt;
     int64_t values;
+    tni_pictures pictures; /* arena NULL: it makes none */
     bool running;
     bool late;        /* forward is over: where the registered tensors started is not known */
     bool over;        /* the parameters have moved: the next event begins a new step */

@@ -234,6 +234,14 @@ static void stepped(tni_watcher *self, tn_optim *opt)
     each_entry(tr, note_step);
 }
 
+static void clipped(tni_watcher *self, double norm, double limit)
+{
+    TNI_RECORDER(tr, self);
+    double factor = limit / (norm + 1e-6);
+    if (tr && tr->now.n_passes && !tr->now.stepped)
+        tr->now.clip = (tni_log_clip){ norm, limit, factor >= 1 ? 1 : factor, true };
+}
+
 /* A gradient is about to be cleared or replaced: its last chance to be told. */
 static tn_status grad_changes(tni_watcher *self, tn_tensor *leaf, bool adding)
 {
@@ -248,5 +256,6 @@ void tni_record_steps(tni_watcher *w)
 {
     w->steps = steps;
     w->stepped = stepped;
+    w->clipped = clipped;
     w->grad_changes = grad_changes;
 }

@@ -329,6 +329,10 @@ static void say_step(const tni_words *w, size_t number)
     for (size_t i = 0; i < s->n_nodes; i++) say_op(w, s->nodes[i]);
     fputc('\n', w->file);
     tni_say_backward(w);
+    if (s->clip.known)
+        fprintf(w->file,
+                "\nclipping\n  all gradients times %.4g: their norm %.4g, the limit %.4g\n",
+                s->clip.factor, s->clip.norm, s->clip.limit);
     if (s->stepped) fprintf(w->file, "\noptimizer\n");
     for (size_t i = 0; s->stepped && i < s->n_updates; i++) {
         const tni_log_update *u = s->updates[i];

@@ -29,6 +29,8 @@ static tn_status add_module(tn_module *m, const char *path, void *user)
     return tr->failed;
 }
 
+enum { PICTURE_ROOM = 400000 }; /* numbers of all pictures: about 1.3 MB of a page */
+
 tn_trace *tni_trace_start(tn_trace_options o, bool late)
 {
     tn_trace *tr = tni_calloc(sizeof *tr);
@@ -39,6 +41,8 @@ tn_trace *tni_trace_start(tn_trace_options o, bool late)
     tr->values = o.values ? o.values : 64;
     tr->mode = true;
     tr->log.arena.failed = &tr->failed;
+    if (!late && tr->values > 0)
+        tr->pictures = (tni_pictures){ .room = PICTURE_ROOM, .arena = &tr->log.arena };
     if (o.model) tr->model = tn_module_keep(o.model);
     if (o.opt) tr->opt = tni_optim_keep(o.opt);
     const char *title = o.title ? o.title : o.model ? o.model->type->name : "";
@@ -77,7 +81,7 @@ static void stop(tn_trace *tr)
     tr->running = false;
     while (tr->pass) tni_record_pass_end(tr);
     tni_record_drop(tr);
-    tni_map *map[] = { &tr->known, &tr->names, &tr->storages, &tr->modules };
+    tni_map *map[] = { &tr->known, &tr->names, &tr->storages, &tr->modules, &tr->pictures.known };
     for (size_t i = 0; i < sizeof map / sizeof *map; i++) tni_map_free(map[i]);
     if (tr->model) tn_module_drop(tr->model);
     if (tr->opt) tn_optim_free(tr->opt);

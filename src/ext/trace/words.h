@@ -32,8 +32,9 @@ void tni_say_state(const tni_words *w);
 void tni_put_markup(FILE *file, const char *text);
 /* Gives a text to put byte by byte, which has `to`; bytes that are not valid UTF-8 are "?". */
 void tni_escape(void *to, const char *text, void (*put)(void *to, unsigned char byte));
-/* json.c: a whole account */
-void tni_put_account(FILE *file, const tni_log *log);
+/* json.c: a whole account. For a page it has pictures, constants, and numbers that came before as
+ * {"same":k}, the k-th of the account from 0. */
+void tni_put_account(FILE *file, const tni_log *log, bool for_page);
 
 /* The page; the bytes 1, 2 and 3 stand for title, static part and accounts (page/embed.py). */
 extern const unsigned char tni_page[];

@@ -40,11 +40,15 @@ function table(caption, rows, head) {
         make('tbody', rows.map(line('td'))));
 }
 
+/* Whether something may be wrong; else it is only told. */
+const isAlarm = (finding) => finding.kind !== 'no effect';
+
 function findingList(findings, linked) {
     if (!findings.length) return null;
     const link = (f) => linked && Number.isInteger(f.node) && [' ', linkTo('n' + f.node, 'show')];
     return make('ul.findings',
-        findings.map((f) => make('li', make('b', f.kind), ' ', f.text, link(f))));
+        findings.map((f) => make(isAlarm(f) ? 'li.alarm' : 'li', make('b', f.kind), ' ', f.text,
+            link(f))));
 }
 
 /* ---- an op: forward -------------------------------------------------------------------------- */
@@ -62,9 +66,16 @@ function resultEntry(node, i) {
     return entry(head, out.value, out.shape, what);
 }
 
+/* What ops keep beside their inputs and results: "saved 1" in the account. */
+const SAVED = { batch_norm: 'mean,r', layer_norm: 'r,mean', group_norm: 'r,mean', rms_norm: 'r',
+    max_pool2d: 'where each maximum is', cross_entropy: 'max x,sum e^(x - max)',
+    scaled_dot_product_attention: 'max of each row,sum of each row' };
+const keptName = (node, what) => what.replace(/^saved (\d)$/, (_, at) =>
+    SAVED[node.op]?.split(',')[at] ?? `intermediate result ${Number(at) + 1}`);
+
 function forwardPart(g, node) {
     const kept = node.kept.filter((k) => k.bytes);
-    const names = kept.map((k) => `${k.what} ${bytesText(k.bytes)}`).join(', ');
+    const names = kept.map((k) => `${keptName(node, k.what)} (${bytesText(k.bytes)})`).join(', ');
     const again = node.kept.filter((k) => k.again)
         .map((k) => ` Backward computes ${k.what} again where it reads it.`).join('');
     return section('forward', 'Forward',
@@ -227,28 +238,45 @@ function boxCard(g, call) {
         andMore(own.length, NAMES_MOST))];
 }
 
-function optimizerCard(g) {
-    const updates = g.step.updates || [];
-    const update = (u) => {
-        const t = g.trace.byId.get(u.tensor), name = tensorName(t);
-        const more = note('from ', numberTag(u.before, t.shape), ' with gradient ',
-            numberTag(u.gradient, t.shape));
-        return entry([linkTo(t.id, name), shapeTag(t.shape)], u.after, t.shape, name, more);
+/* A list of tensors, each with its new value and a note. */
+function changesCard(g, title, text, list, changeOf) {
+    const item = (x) => {
+        const t = g.trace.byId.get(x.tensor), [value, more] = changeOf(x, t.shape);
+        return entry([linkTo(t.id, tensorName(t)), shapeTag(t.shape)], value, t.shape,
+            tensorName(t), note(more));
     };
-    return [make('h2', 'The optimizer'),
-        paragraph(`It moved ${plural(updates.length, 'tensor')} by their gradients. `,
-            'Buffers it never sees.'),
-        make('ul.tensors', updates.slice(0, UPDATES_MOST).map(update),
-            andMore(updates.length, UPDATES_MOST))];
+    return [make('h2', title), paragraph(text), make('ul.tensors',
+        list.slice(0, UPDATES_MOST).map(item), andMore(list.length, UPDATES_MOST))];
 }
 
-/* What happened in a step, in four sentences. */
+function optimizerCard(g) {
+    const updates = g.step.updates || [];
+    return changesCard(g, 'The optimizer', `It moved ${plural(updates.length, 'tensor')} by their ` +
+        'gradients. Buffers it never sees.', updates, (u, shape) => [u.after,
+        ['from ', numberTag(u.before, shape), ' with gradient ', numberTag(u.gradient, shape)]]);
+}
+
+/* "multiplied by 1 / 1.195 = 0.8367" */
+function clipText({ norm, limit, factor }) {
+    const all = `The norm of all gradients is ${digits(norm)}, the limit ${digits(limit)}: `;
+    return all + (factor === 1 ? 'clipping leaves them as they are.'
+        : `clipping multiplies each by ${digits(limit)} / ${digits(norm)} = ${digits(factor)}.`);
+}
+
+function clipCard(g) {
+    return changesCard(g, 'Clipping', clipText(g.step.clip), g.step.ledger.filter((x) => x.grad),
+        ({ tensor, grad }, shape) => [grad, ['before clipping ',
+            numberTag(gradientsOf(g, tensor, Infinity).pop()?.value, shape)]]);
+}
+
+/* What happened in a step, in a few sentences. */
 function storyOf(step) {
     const mode = step.training ? 'training' : 'eval';
     return [`In ${mode} mode, forward ran ${plural(step.nodes.length, 'op')} to the loss, `,
         make('b.num', digits(step.loss)), '. ',
         step.backward.length ? `Backward sent gradients through ${step.backward.length} of them. `
             : 'There was no backward. ',
+        step.clip && `Clipping multiplied them by ${digits(step.clip.factor)}. `,
         step.updates
             ? `The optimizer moved ${plural(movedBy(step, 'by the optimizer'), 'parameter')}; `
             : 'No optimizer step was taken; ',
@@ -273,8 +301,25 @@ function wholeCard(g) {
         lossTable(steps)];
 }
 
+/* What the position or the chosen item is about, in one line. */
+function gistOf(g, key) {
+    const { phase, i } = position(), node = g.node.get(Number(key?.slice(1))), asked = question();
+    if (!key)
+        return phase === 'clip' ? clipText(g.step.clip) : phase === 'whole' ? storyOf(g.step)
+            : `The optimizer moved ${plural(g.step.updates.length, 'tensor')} by their gradients.`;
+    if (key[0] !== 'n') return $('card').querySelector('p:not(.where)').textContent;
+    if (asked && !state.chosen) return askText(g, node, asked);
+    const { shape, value } = node.out[0], told = (what, ...x) => [what, ': ', valueLine(...x)];
+    return phase !== 'backward' || state.chosen
+        ? [make('span.formula', formulaOf(node)), ` gives ${shapeText(shape)}, `,
+            valueLine(value, shape)]
+        : ['Sends gradients to ', listed(g.step.backward[i].shares.map((x) =>
+            told(sourceName(g, x.to), x.value, node.in[x.in].shape))), '.'];
+}
+
 function cardOf(g, key) {
-    if (!key) return position().phase === 'optimizer' ? optimizerCard(g) : wholeCard(g);
+    const cards = { clip: clipCard, optimizer: optimizerCard };
+    if (!key) return (cards[position().phase] || wholeCard)(g);
     if (key[0] === 'n') return opCard(g, g.node.get(Number(key.slice(1))));
     if (key[0] === 't') return tensorCard(g, g.trace.byId.get(key));
     return boxCard(g, g.call.get(Number(key.slice(1))));

@@ -2,9 +2,9 @@
  * data.js - the traces that the page was given, indexed for the other files.
  *
  * A trace is an account of training steps, as tn_trace_json writes it. The page plays it as a row
- * of positions: each training step as a whole, then each op of forward, each op of backward, and
- * the optimizer. Whatever is drawn or told depends on the position alone, so going back is the same
- * as going forward.
+ * of positions: each training step as a whole, then each op of forward, each op of backward, the
+ * clipping of gradients, if any, and the optimizer. Whatever is drawn or told depends on the
+ * position alone, so going back is the same as going forward.
  *
  * A key names what can be drawn: "n5" is the op with id 5, "t2" a tensor, "c3" a call of a module.
  */
@@ -16,23 +16,36 @@ const NOT_FINITE = { nan: NaN, inf: Infinity, '-inf': -Infinity };
 /* A number of an account; those that are not finite are strings in JSON. */
 const number = (x) => (typeof x === 'string' ? NOT_FINITE[x] : x);
 
-/* Makes numbers of all that stand for one in what JSON gave; a function for JSON.parse takes thrice
- * the time. */
-function revive(x) {
-    if (!x || typeof x !== 'object') return;
+/* Makes numbers of all that stand for one in what JSON gave, and puts what was told before, `all`
+ * so far, in the place of { same }; a function for JSON.parse takes thrice the time. */
+function revive(x, all) {
     if ('loss' in x) x.loss = number(x.loss);
-    if (!('norm' in x)) return Object.values(x).forEach(revive);
-    for (const key of ['norm', 'min', 'max', 'mean']) x[key] = number(x[key]);
+    if ('limit' in x) x.norm = number(x.norm), x.factor = number(x.factor);
+    for (const key in x) {
+        const child = x[key];
+        if (child === null || typeof child !== 'object' || typeof child[0] === 'number') continue;
+        if (child.same !== undefined) x[key] = all[child.same];
+        else if (child.zeros !== undefined) all.push(reviveNumbers(child));
+        else revive(child, all);
+    }
+}
+
+function reviveNumbers(x) {
+    for (const key of ['norm', 'min', 'max', 'mean'])
+        if (typeof x[key] === 'string') x[key] = number(x[key]);
     if (x.values && (x.nan || x.inf)) x.values = x.values.map(number);
+    if (x.picture?.values && (x.nan || x.inf)) x.picture.values = x.picture.values.map(number);
+    return x;
 }
 
 /* The traces of the page, which are compressed. */
 async function readTraces() {
     const packed = atob(document.getElementById('traces').textContent);
-    const bytes = Uint8Array.from(packed, (c) => c.charCodeAt(0));
+    const bytes = new Uint8Array(packed.length);
+    for (let i = 0; i < packed.length; i++) bytes[i] = packed.charCodeAt(i);
     const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate'));
     const found = await new Response(unpacked).json();
-    revive(found);
+    for (const trace of found) revive(trace, []);
     return found;
 }
 
@@ -73,7 +86,7 @@ function bytesText(n) {
 /* ---- a trace --------------------------------------------------------------------------------- */
 
 const NO_STEP = { training: true, loss: null, calls: [], nodes: [], root: null, backward: [],
-    passes: [], updates: null, ledger: [], findings: [] };
+    passes: [], clip: null, updates: null, ledger: [], findings: [] };
 
 /* Adds to a trace: tensors by id, and all positions. A trace of nothing has an empty step. */
 function indexTrace(trace) {
@@ -82,7 +95,7 @@ function indexTrace(trace) {
     const phase = (s, phase, n) => Array.from({ length: n }, (_, i) => ({ s, phase, i }));
     trace.positions = trace.steps.flatMap((step, s) => [...phase(s, 'whole', 1),
         ...phase(s, 'forward', step.nodes.length), ...phase(s, 'backward', step.backward.length),
-        ...phase(s, 'optimizer', step.updates ? 1 : 0)]);
+        ...phase(s, 'clip', step.clip ? 1 : 0), ...phase(s, 'optimizer', step.updates ? 1 : 0)]);
 }
 
 traces.forEach(indexTrace);
@@ -176,8 +189,8 @@ function callTitle(call, outer) {
 }
 
 /* Both ends of a long name: "blocks.0….in_proj_weight". */
-const shortened = (text) =>
-    (text.length > 24 ? `${text.slice(0, 8)}…${text.slice(-15)}` : text);
+const shortened = (text, head = 8, tail = 15) =>
+    (text.length > head + tail + 1 ? `${text.slice(0, head)}…${text.slice(-tail)}` : text);
 
 const tensorName = (t) => t.name || (t.requires_grad ? 'a leaf' : 'data');
 const KIND = { parameter: 'parameter', buffer: 'buffer', tensor: 'data' };

@@ -33,7 +33,7 @@ const state = {
     trace: 0, at: 0,   /* which trace, which of its positions */
     chosen: null,      /* a key, if something other than the current op was chosen */
     folded: new Set(), /* names of folded boxes */
-    zoom: 1, fitted: false, /* whether the zoom follows the window's size */
+    zoom: 1, fitted: null, /* the least zoom, if the zoom follows the window's size */
     predict: null,     /* the predict mode: null is off */
 };
 
@@ -52,13 +52,16 @@ function currentNode() {
 
 const currentKey = () => currentNode() && 'n' + currentNode().id;
 
-/* How far forward and backward have come: the last index that is shown. In predict mode the step as
- * a whole shows no gradients, and an op of backward shows its own once it was answered. */
+/* How far forward and backward have come: the last index that is shown; whether the gradients are
+ * as the optimizer takes them, and whether it has moved the parameters, or there is none. In predict
+ * mode the step as a whole shows no gradients, and an op of backward its own once it was answered. */
 function progress() {
-    const { phase, i } = position(), optimizer = phase === 'optimizer';
-    const none = phase === 'forward' || (phase === 'whole' && state.predict);
+    const { phase, i, s } = position(), optimizer = phase === 'optimizer';
+    const none = phase === 'forward' || (phase === 'whole' && !!state.predict);
     const last = phase !== 'backward' ? Infinity : question() ? i - 1 : i;
-    return { forward: phase === 'forward' ? i : Infinity, backward: none ? -1 : last, optimizer };
+    const over = trace().positions[state.at + 1]?.s !== s;
+    return { forward: phase === 'forward' ? i : Infinity, backward: none ? -1 : last, optimizer,
+        taken: phase !== 'backward' && !none, moved: over || (phase === 'whole' && !none) };
 }
 
 /* The last step of backward whose gradients are told. */
@@ -77,10 +80,19 @@ function valueText(g, { key, node, tensor }, done) {
 function gradientText(g, { key, node, tensor }, done) {
     const k = g.backwardOf.get(node?.id).filter((i) => i <= done.backward).pop();
     const arrived = node ? g.step.backward[k]?.incoming[0]
-        : gradientsOf(g, key, done.backward).pop();
+        : { value: gradientSoFar(g, key, done) };
     const { shape } = tensor || node.out[arrived?.output ?? 0];
-    return arrived ? summaryText(arrived.value, shape, 3) : '';
+    return arrived?.value ? summaryText(arrived.value, shape, 3) : '';
 }
+
+/* The gradient of a tensor so far, which graph and ledger show: null if it has none yet. Clipping,
+ * and whatever else changed it after backward, is in the ledger's. */
+const gradientSoFar = (g, id, done) => (done.taken && g.ledger.get(id)?.grad) ||
+    gradientsOf(g, id, done.backward).pop()?.value || null;
+
+/* A number on a box: of more than one element it is a norm, and says so. */
+const normText = (sign, text, shape) => (!text ? ''
+    : elements(shape) !== 1 ? `‖${sign || '·'}‖ ${text}` : `${sign} ${text}`.trim());
 
 /* ---- the drawing ----------------------------------------------------------------------------- */
 
@@ -177,8 +189,9 @@ function addItem(item) {
     const { kind, node, w, open } = item, box = kind === 'box';
     const transform = `translate(${item.x},${item.y})`;
     const inset = kind === 'tensor' ? 14 : 9, y1 = kind === 'buffer' ? 22 : 18;
-    const shares = node ? sharesInto(view.g, node.id) : 0, findings = findingsIn(view.g, item);
-    const hint = node?.formula ? '\n' + node.formula : '';
+    const shares = node ? sharesInto(view.g, node.id) : 0;
+    const findings = findingsIn(view.g, item).filter(isAlarm);
+    const hint = node?.formula ? '\n' + plainFormula(node.formula) : '';
     const name = svgText('name', inset, y1, item.title);
     const sign = kind === 'ghost' ? '↑' : box && (open ? '−' : '+');
     const group = make('svg:g', {
@@ -253,9 +266,9 @@ function paint() {
             ahead: item.node && item.node.id > done.forward });
         group.setAttribute('tabindex', item.key === entry ? 0 : -1);
         if (!item.node && !item.tensor) continue;
-        const slope = gradientText(g, item, done);
-        setText(group.querySelector('.value'), valueText(g, item, done));
-        setText(group.querySelector('.slope'), slope && `∂ ${slope}`);
+        const { shape } = item.tensor || item.node.out[0];
+        setText(group.querySelector('.value'), normText('', valueText(g, item, done), shape));
+        setText(group.querySelector('.slope'), normText('∂', gradientText(g, item, done), shape));
     }
 }
 
@@ -263,10 +276,10 @@ function setText(e, text) {
     if (e.textContent !== text) e.textContent = text;
 }
 
-/* The item in the drawing that is chosen, else current, else the loss. */
+/* The item in the drawing that is chosen, else current, else the first op. */
 function heldKey() {
-    const { root } = view.g.step, key = state.chosen || currentKey();
-    return key ? shown(key) : view.g.node.has(root) ? shown('n' + root) : null;
+    const key = state.chosen || currentKey() || (view.g.node.has(0) && 'n0');
+    return key ? shown(key) : null;
 }
 
 /* Scrolls as little as needed to have the item in view, with something around it. Who calls draws
@@ -302,7 +315,7 @@ function foldAll(fold) {
         if (fold && g.call.has(call.outer)) state.folded.add(foldName(call));
         else state.folded.delete(foldName(call));
     relayout();
-    fit();
+    fit(READABLE);
 }
 
 /* Unfolds all boxes around an op or tensor. */
@@ -320,20 +333,22 @@ function zoomTo(zoom) {
     const scroll = $('scroll'), before = state.zoom;
     const y = (scroll.scrollTop + scroll.clientHeight / 2) / before;
     const x = (scroll.scrollLeft + scroll.clientWidth / 2) / before;
-    state.zoom = Math.min(2, Math.max(0.15, zoom));
-    state.fitted = false;
+    state.zoom = Math.min(2, Math.max(0.05, zoom));
+    state.fitted = null;
     resize();
     scroll.scrollTo(x * state.zoom - scroll.clientWidth / 2,
         y * state.zoom - scroll.clientHeight / 2);
     draw();
 }
 
-/* As large as the width allows, but readable; the chosen or current item, or the loss, in view. */
-function fit() {
+/* As large as the window allows, all of it in view; but not below a least zoom, READABLE to read
+ * it: then with the chosen or current item, or the input, in view. */
+const READABLE = 0.7;
+function fit(least = 0) {
     const scroll = $('scroll');
     const z = Math.min((scroll.clientWidth - 24) / view.w, (scroll.clientHeight - 24) / view.h);
-    zoomTo(Math.min(1.1, Math.max(0.7, z)));
-    state.fitted = true;
+    zoomTo(Math.min(1.1, Math.max(least, z)));
+    state.fitted = least;
     reveal(heldKey(), true);
     draw();
 }

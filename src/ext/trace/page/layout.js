@@ -15,7 +15,7 @@
  * many items is replaced by a reference beside the reader.
  */
 
-const NODE = { height: 44, least: 122, gapX: 20, gapY: 22, pad: 12, head: 24, gapSide: 30 };
+const NODE = { height: 44, least: 158, gapX: 20, gapY: 22, pad: 12, head: 24, gapSide: 30 };
 
 /* Approximate width of a text of that many characters: nothing is measured during layout. */
 const textWidth = (text, size) => text.length * size * 0.6;

@@ -4,46 +4,48 @@
 
 const LEDGER_MOST = 400; /* rows; the search finds the rest */
 
-/* Columns: the title, what it means, its phase, the cell of a line. */
+/* Columns: the title, what it means, its phases, the cell of a line; of what changes with the
+ * position instead its text so far, and a class. */
 const COLUMNS = [
-    ['name', '', null, (g, t) => make('th', { scope: 'row', title: tensorName(t) },
-        linkTo(t.id, shortened(tensorName(t))))],
-    ['kind', '', null, (g, t) =>
+    ['name', '', '', (g, t) => make('th', { scope: 'row', title: tensorName(t) },
+        linkTo(t.id, shortened(tensorName(t), 5, 13)))],
+    ['kind', '', '', (g, t) =>
         make('td', make(`span.swatch ${t.kind}`), t.role || KIND[t.kind])],
-    ['file', 'whether it is saved with the model', null, (g, t) =>
+    ['file', 'whether it is saved with the model', '', (g, t) =>
         make('td', t.persistent ? 'yes' : 'no')],
-    ['optimizer', 'whether the optimizer holds it', null, (g, t) =>
+    ['optimizer', 'whether the optimizer holds it', '', (g, t) =>
         make('td', t.optimizer || '–')],
-    ['gradient', 'the gradient after backward', 'backward', (g, t, line) =>
-        make('td.num', ledgerGradient(g, t, line))],
+    ['gradient', 'the gradient so far', 'backward clip', null, (g, t, line, done) => {
+        const now = gradientSoFar(g, t.id, done), none = !line.grad && (done.taken || done.moved);
+        return [now ? summaryText(now, t.shape) : none ? '–' : '', 'num'];
+    }],
     ['start', 'before forward', 'whole', (g, t, line) =>
         make('td.num', summaryText(line.start, t.shape))],
-    ['after forward', '', 'forward', (g, t, line) =>
-        changed(line.start, line.forward, t, 'by-forward')],
-    ['after step', 'after the optimizer', 'optimizer', (g, t, line) =>
-        changed(line.forward, line.step, t, '')],
-    ['moved by', 'who changed it in this step', null, (g, t, line) =>
-        line.moved === 'no' ? make('td.muted', 'nobody')
-            : make('td', (line.moved ?? 'not known').replace(/by (the )?/g, ''))],
+    ['after forward', '', 'forward', null, (g, t, line, done) =>
+        changed(line.start, line.forward, t, 'by-forward', isForwardOver(g, t, done))],
+    ['after step', 'after the optimizer', 'optimizer', null, (g, t, line, done) =>
+        changed(line.forward, line.step, t, '', done.moved)],
+    ['moved by', 'who changed it in this step', '', null, (g, t, { moved }, done) => {
+        const known = moved === 'by forward' ? isForwardOver(g, t, done) : done.moved;
+        return !known ? ['', ''] : moved === 'no' ? ['nobody', 'muted']
+            : [(moved ?? 'not known').replace(/by (the )?/g, ''), ''];
+    }],
 ];
 
-/* A cell that stands out where the value changed. */
-const changed = (before, after, t, by) => make(
-    sameNumbers(before, after) ? 'td.num' : `td.num changed ${by}`, summaryText(after, t.shape));
+/* Whether forward has written a tensor, or is over. */
+const isForwardOver = (g, t, done) =>
+    (g.writtenAt.get(t.id) ?? g.step.nodes.length - 1) <= done.forward;
 
-/* In predict mode the gradient as far as it is shown. */
-function ledgerGradient(g, t, line) {
-    const until = toldUntil();
-    if (!line.grad || until === Infinity) return summaryText(line.grad, t.shape);
-    const arrived = gradientsOf(g, t.id, until).pop();
-    return arrived ? summaryText(arrived.value, t.shape) : '?';
-}
+/* The text of a value once it is there, and a class that stands out where it changed. */
+const changed = (before, after, t, by, there) => (!there ? ['', 'num']
+    : [summaryText(after, t.shape),
+        sameNumbers(before, after) ? 'num' : `num changed ${by}`.trim()]);
 
 function ledgerTable(g, lines) {
     const head = COLUMNS.map(([title, help, when]) =>
         make('th', { scope: 'col', 'data-when': when, title: help || null }, title));
-    const row = (line) => make('tr', { 'data-tensor': line.tensor },
-        COLUMNS.map(([, , , cellOf]) => cellOf(g, g.trace.byId.get(line.tensor), line)));
+    const row = (line) => make('tr', { 'data-tensor': line.tensor }, COLUMNS.map(([, , , cellOf]) =>
+        (cellOf ? cellOf(g, g.trace.byId.get(line.tensor), line) : make('td'))));
     const rest = lines.length - LEDGER_MOST;
     return [make('thead', lines.length > 0 && make('tr', head)),
         make('tbody', lines.slice(0, LEDGER_MOST).map(row), rest > 0 && make('tr',
@@ -52,30 +54,37 @@ function ledgerTable(g, lines) {
 
 let ledgerOf = null; /* the graph whose ledger is shown */
 
-/* Made anew for another step; in predict mode its gradients change with each position. */
+/* Made anew for another step; what changes with the position is written into its cells. */
 function renderLedger() {
-    const g = graph(), phase = position().phase, lines = g.step.ledger;
-    if (ledgerOf !== g || state.predict) {
+    const g = graph(), { phase } = position(), lines = g.step.ledger, done = progress();
+    if (ledgerOf !== g) {
         fill($('ledger-table'), ledgerTable(g, lines));
         $('ledger-note').textContent = !lines.length ? 'No registered tensors.'
-            : 'Every registered tensor: its value if it is one number, else its norm.';
+            : 'Registered tensors, as far as the step has come: single numbers, norms of the rest.';
     }
-    ledgerOf = state.predict ? null : g;
+    ledgerOf = g;
+    const rows = [...$('ledger-table').querySelectorAll('[data-tensor]')];
+    rows.forEach((row, i) => COLUMNS.forEach(([, , , , textOf], k) => {
+        if (!textOf) return;
+        const [text, cls] = textOf(g, g.trace.byId.get(lines[i].tensor), lines[i], done);
+        const cell = row.children[k], shown = `${cls} ${text}`;
+        if (cell.shown === shown) return; /* asking the page is slower */
+        Object.assign(cell, { shown, textContent: text, className: cls });
+    }));
     for (const th of $('ledger-table').querySelectorAll('[data-when]'))
-        mark(th, { now: th.dataset.when === phase });
-    markLedger();
+        mark(th, { now: th.dataset.when.split(' ').includes(phase) });
+    markLedger(rows);
 }
 
 /* The rows that the position is about. */
-function markLedger() {
+function markLedger(rows) {
     const g = graph(), p = position(), node = currentNode(), touched = new Set();
     if (node) for (const input of node.in) if (input) touched.add(input.from);
     if (node && p.phase === 'forward')
         for (const w of g.writes) if (w.at === p.i) touched.add(w.tensor);
-    if (p.phase === 'optimizer') for (const id of g.updates.keys()) touched.add(id);
+    if (['clip', 'optimizer'].includes(p.phase)) for (const id of g.updates.keys()) touched.add(id);
     if (state.chosen) touched.add(state.chosen);
-    for (const row of $('ledger-table').querySelectorAll('[data-tensor]'))
-        mark(row, { touched: touched.has(row.dataset.tensor) });
+    for (const row of rows) mark(row, { touched: touched.has(row.dataset.tensor) });
     const first = node && $('ledger-table').querySelector('.touched');
     if (!first) return;
     const box = $('ledger-scroll'), head = 30, row = 24, y = first.offsetTop - box.scrollTop;

@@ -8,6 +8,8 @@ function positionText() {
     const p = position(), n = trace().steps.length, g = graph(), { step } = g;
     const head = n > 1 ? `Step ${p.s + 1} of ${n}` : 'Step 1';
     if (p.phase === 'whole') return `${head}, as a whole`;
+    if (p.phase === 'clip')
+        return `${head} · clipping: gradients times ${digits(step.clip.factor)}`;
     if (p.phase === 'optimizer')
         return `${head} · the optimizer moves ${plural(step.updates.length, 'tensor')}`;
     const of = p.phase === 'forward' ? step.nodes.length : step.backward.length;
@@ -45,6 +47,7 @@ function render() {
     const p = position();
     draw();
     renderCard();
+    fill($('gist'), gistOf(graph(), state.chosen || currentKey()));
     renderLedger();
     if (!$('compare').hidden) renderCompare();
     $('where').textContent = positionText();
@@ -227,6 +230,7 @@ function isTaken(target, key) {
     if (target.matches('input[type=text], input[type=search], select')) return true;
     if (target.id === 'slider') return key.startsWith('Arrow');
     if (target.matches('button, input')) return key === ' ' || key === 'Enter';
+    if (target.matches('canvas')) return key.startsWith('Arrow');
     return target.matches('#card, #ledger-scroll') && key.startsWith('Page');
 }
 
@@ -277,7 +281,8 @@ function beforePrint() {
     const g = graph(), size = (value) => digits(value?.norm);
     const where = (node) => (g.call.has(node.call) ? callTitle(g.call.get(node.call)) : '');
     const forward = g.step.nodes.slice(0, PRINTED_MOST).map((node) =>
-        [`#${node.id} ${node.op}`, where(node), node.formula || '', shapeText(node.out[0].shape),
+        [`#${node.id} ${node.op}`, where(node), plainFormula(node.formula || ''),
+            shapeText(node.out[0].shape),
             size(node.out[0].value)]);
     const backward = g.step.backward.slice(0, PRINTED_MOST).map((back) =>
         [`#${back.node} ${g.node.get(back.node).op}`,
@@ -293,7 +298,6 @@ function beforePrint() {
 
 function begin() {
     const on = (id, event, action) => $(id).addEventListener(event, action);
-    document.documentElement.classList.add('script');
     for (const { id, dataset } of document.querySelectorAll('[data-as]')) /* as a key does */
         on(id, 'click', KEYS[dataset.as]);
     on('slider', 'input', () => go(Number($('slider').value)));
@@ -308,7 +312,8 @@ function begin() {
     on('scroll', 'scroll', () => requestAnimationFrame(() => draw()));
     on('drawing', 'click', (event) => activate(event.target.closest('[data-key]')));
     document.addEventListener('keydown', onKey);
-    addEventListener('resize', () => (state.fitted ? fit() : draw()));
+    addEventListener('resize', () =>
+        (state.fitted === null ? draw() : fit(state.fitted)));
     addEventListener('hashchange', readHash);
     addEventListener('beforeprint', beforePrint);
     addEventListener('afterprint', () => draw());
@@ -317,7 +322,7 @@ function begin() {
     renderBar();
     relayout();
     readHash();
-    fit();
+    fit(READABLE);
     performance.mark('drawn');
 }
 
