@@ -44,8 +44,7 @@ int ex_end(void)
     ex_flush();
     if (ferror(stdout) && ex_signal != SIGPIPE)
         ex_complain("standard output: %s", strerror(output_error ? output_error : EIO));
-    if (complained) return 1;
-    return ex_signal ? 128 + ex_signal : 0;
+    return complained ? 1 : ex_signal ? 128 + ex_signal : 0;
 }
 
 /* ---- options --------------------------------------------------------------------------------- */
@@ -158,25 +157,20 @@ void ex_page_begin(const char *path, int steps, tn_module *model, tn_optim *opti
 {
     tn_trace_options o = { .model = model, .opt = optimizer, .title = ex_program, .lines = true };
     if (!path) return;
-    page = fopen(path, "w");
-    if (!page) ex_refuse("--html %s: %s", path, strerror(errno));
-    page_path = path;
+    if (!(page = fopen(path, "w"))) ex_refuse("--html %s: %s", path, strerror(errno));
+    page_path = path, steps_left = steps;
     ex_check_ptr(trace = tn_trace_begin(o));
-    steps_left = steps;
 }
 
 void ex_page_step(bool last)
 {
     if (!trace || (--steps_left > 0 && !last)) return;
     bool told = tn_trace_end(trace) == TN_OK && tn_trace_html(page, &trace, 1) == TN_OK;
-    if (fclose(page) != 0 || !told) {
+    if (fclose(page) != 0 || !told)
         ex_complain("--html: %s", told ? strerror(errno) : tn_error());
-    } else {
-        if (ex_redrawn) printf("\033[K");
-        ex_flush();
-        fprintf(stderr, "page written: %s; open it in a browser: xdg-open %s\n", page_path,
-                page_path);
-    }
+    else
+        fprintf(stderr, "%spage written: %s; open it in a browser: xdg-open %s\n",
+                ex_redrawn ? "\033[K" : "", page_path, page_path);
     tn_error_clear();
     tn_trace_free(trace);
     trace = NULL;

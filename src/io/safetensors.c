@@ -37,7 +37,8 @@ const char *tni_safetensors_dtype_name(tn_dtype dtype)
 
 tn_status tni_safetensors_not_json(const tni_safetensors *file, const char *name, const tni_json *j)
 {
-    return bad(file, "%s is not JSON: %s at byte %" PRId64, name, j->problem, (int64_t)(j->at - j->text));
+    return bad(file, "%s is not JSON: %s at byte %" PRId64, name, j->problem,
+               (int64_t)(j->at - j->text));
 }
 
 /* ---- one tensor's entry ---------------------------------------------------------------------- */

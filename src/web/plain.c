@@ -2,11 +2,10 @@
  * plain.c - products of f32 and f64 where there is no OpenBLAS: small ones, and those that tile.c
  * leaves. A row of C is the sum of rows of B, or each of its elements a sum along two rows.
  */
-#include <string.h>
-
 #include <cblas.h>
-
-#include "tensor/cpu/dense/dense.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
 
 #define EACH(F, T)                                                                                 \
     static void row_##F(int tb, blasint n, blasint k, const T *a, int64_t step, const T *b,        \
