@@ -2,28 +2,10 @@
 #include "data.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
-#include <tenon/tenon.h>
 
-enum { POINTS = 400, TRAIN = 300, DIGIT_BYTES = 65, DIGIT_MOST = 16 };
+enum { POINTS = 400, TRAIN = 300, DIGIT = 65, MOST = 1 << 17 };
 static const double TURN = 6.283185307179586;
-
-void live_data_free(live_data *d)
-{
-    free(d->x);
-    free(d->y);
-    *d = (live_data){ 0 };
-}
-
-static bool make_room(live_data *d, int n, int features)
-{
-    d->n = n;
-    d->features = features;
-    d->x = features > 0 ? malloc((size_t)n * (size_t)features * sizeof *d->x) : NULL;
-    d->y = malloc((size_t)n * sizeof *d->y);
-    return d->y && (d->x || features == 0);
-}
 
 /* ---- points ---------------------------------------------------------------------------------- */
 
@@ -53,102 +35,116 @@ static void crossed(double u, double v, int label, double *x, double *y)
     *y += *y > 0 ? 0.05 : -0.05;
 }
 
-static bool draw_points(live_data *d, shape at, double noise)
+static void draw_points(live_data *d, shape at, double noise)
 {
-    if (!make_room(d, POINTS, 2)) return false;
+    float x[POINTS][2], y[POINTS];
     tn_tensor *drawn = tn_rand(TN_SHAPE(POINTS, 2)), *off = tn_randn(TN_SHAPE(POINTS, 2));
-    const float *u = tn_data(drawn), *by = tn_data(off);
-    if (!u || !by) return false;
-    for (int i = 0; i < POINTS; i++) {
-        double x, y;
-        d->y[i] = i % 2;
-        at(u[2 * i], u[2 * i + 1], i % 2, &x, &y);
-        d->x[2 * i] = (float)(x + noise * by[2 * i]);
-        d->x[2 * i + 1] = (float)(y + noise * by[2 * i + 1]);
+    const float *u = drawn && off ? tn_data(drawn) : NULL, *by = u ? tn_data(off) : NULL;
+    for (int i = 0; u && i < POINTS; i++) {
+        double px, py;
+        at(u[2 * i], u[2 * i + 1], i % 2, &px, &py);
+        x[i][0] = (float)(px + noise * by[2 * i]);
+        x[i][1] = (float)(py + noise * by[2 * i + 1]);
+        y[i] = (float)(i % 2);
     }
-    d->n_train = TRAIN;
-    d->classes = 2;
-    return true;
+    if (u) d->x = tn_from_floats(x[0], TN_SHAPE(POINTS, 2));
+    if (u) d->y = tn_from_floats(y, TN_SHAPE(POINTS, 1));
+    d->n = POINTS, d->n_train = TRAIN, d->classes = 2;
 }
 
 const char *live_data_point(live_data *d, double x, double y, int label)
 {
-    if (d->kind != LIVE_POINTS || d->n_train != d->n) return "point: want `data points` before";
+    if (d->classes != 2 || d->n_train != d->n) return "point: want `data points` before";
     if (label != 0 && label != 1) return "point: want class 0 or 1";
-    float *more = realloc(d->x, (size_t)(d->n + 1) * 2 * sizeof *more);
-    if (more) d->x = more;
-    int64_t *classes = more ? realloc(d->y, (size_t)(d->n + 1) * sizeof *classes) : NULL;
-    if (!classes) return "point: out of memory";
-    d->y = classes;
-    d->x[2 * d->n] = (float)x;
-    d->x[2 * d->n + 1] = (float)y;
-    d->y[d->n] = label;
-    d->n_train = ++d->n;
+    TN_SCOPE
+    {
+        tn_tensor *px = tn_from_floats((float[]){ (float)x, (float)y }, TN_SHAPE(1, 2));
+        tn_tensor *py = tn_from_floats((float[]){ (float)label }, TN_SHAPE(1, 1));
+        if (d->n) px = tn_cat((tn_tensor *[]){ d->x, px }, 2, 0);
+        if (d->n) py = tn_cat((tn_tensor *[]){ d->y, py }, 2, 0);
+        if (px && py) {
+            tn_drop(d->x), tn_drop(d->y);
+            d->x = tn_keep(px), d->y = tn_keep(py);
+            d->n_train = ++d->n;
+        }
+    }
     return NULL;
 }
 
 /* ---- digits, text ---------------------------------------------------------------------------- */
 
-static bool read_digits(live_data *d, const unsigned char *bytes, int n)
+static const char *read_digits(live_data *d, const unsigned char *bytes, int n_bytes)
 {
-    if (!make_room(d, n, DIGIT_BYTES - 1)) return false;
-    for (int i = 0; i < n; i++, bytes += DIGIT_BYTES) {
-        for (int k = 0; k < DIGIT_BYTES - 1; k++)
-            d->x[i * (DIGIT_BYTES - 1) + k] = (float)bytes[k] / DIGIT_MOST;
-        d->y[i] = bytes[DIGIT_BYTES - 1];
-    }
-    d->n_train = n / 5 * 4;
-    d->classes = 10;
-    return true;
+    if (n_bytes < 5 * DIGIT) return "data digits: want the bytes of at least 5 digits in live_room";
+    tn_tensor *all = tn_from_data(bytes, TN_SHAPE(n_bytes / DIGIT, DIGIT), TN_U8);
+    tn_tensor *x = all ? tn_to_dtype(tn_slice(all, 1, 0, DIGIT - 1, 1), TN_F32) : NULL;
+    d->kind = LIVE_DIGITS, d->classes = 10;
+    d->n = n_bytes / DIGIT, d->n_train = d->n / 5 * 4;
+    d->x = x ? tn_reshape(tn_div_scalar(x, 16), TN_SHAPE(d->n, 1, 8, 8)) : NULL;
+    d->y = x ? tn_to_dtype(tn_select(all, 1, DIGIT - 1), TN_I64) : NULL;
+    return NULL;
 }
 
-static bool read_text(live_data *d, const unsigned char *bytes, int n)
+static const char *read_text(live_data *d, const unsigned char *bytes, int n)
 {
+    static int64_t ids[MOST];
     int id[256] = { 0 };
-    if (!make_room(d, n, 0)) return false;
+    if (n < 20 * LIVE_LENGTH || n > MOST)
+        return "data text: want 640 to 131072 characters in live_room";
     for (int i = 0; i < n; i++) id[bytes[i]] = 1;
     for (int c = 0; c < 256; c++)
         if (id[c]) {
             d->letter[d->classes] = (char)c;
             id[c] = d->classes++;
         }
-    for (int i = 0; i < n; i++) d->y[i] = id[bytes[i]];
-    d->features = 1;
-    d->n_train = n / 10 * 9;
-    return true;
+    for (int i = 0; i < n; i++) ids[i] = id[bytes[i]];
+    d->kind = LIVE_TEXT, d->n = n, d->n_train = n / 10 * 9;
+    d->x = d->y = tn_from_data(ids, TN_SHAPE(n), TN_I64);
+    return NULL;
 }
 
 static const char *make(live_data *d, const char *name, double noise, const unsigned char *bytes,
                         int n_bytes)
 {
-    bool made = true;
-    if (strcmp(name, "spirals") == 0)
-        made = draw_points(d, spiral, noise);
-    else if (strcmp(name, "circles") == 0)
-        made = draw_points(d, circle, noise);
-    else if (strcmp(name, "xor") == 0)
-        made = draw_points(d, crossed, noise);
-    else if (strcmp(name, "points") == 0)
-        d->features = d->classes = 2;
-    else if (strcmp(name, "digits") == 0 && n_bytes < 5 * DIGIT_BYTES)
-        return "data digits: want the bytes of at least 5 digits in live_room";
-    else if (strcmp(name, "digits") == 0)
-        d->kind = LIVE_DIGITS, made = read_digits(d, bytes, n_bytes / DIGIT_BYTES);
-    else if (strcmp(name, "text") == 0 && n_bytes < 20 * LIVE_TEXT_LENGTH)
-        return "data text: want at least 640 characters in live_room";
-    else if (strcmp(name, "text") == 0)
-        d->kind = LIVE_TEXT, made = read_text(d, bytes, n_bytes);
-    else
-        return "data: want spirals, circles, xor, points, digits or text";
-    return made ? NULL : "data: out of memory";
+    if (strcmp(name, "digits") == 0) return read_digits(d, bytes, n_bytes);
+    if (strcmp(name, "text") == 0) return read_text(d, bytes, n_bytes);
+    d->classes = 2;
+    if (strcmp(name, "points") == 0) return NULL;
+    const char first = strcmp(name, "spirals") == 0 || strcmp(name, "circles") == 0 ? *name
+                       : strcmp(name, "xor") == 0                                   ? 'x'
+                                                                                    : 0;
+    if (!first) return "data: want spirals, circles, xor, points, digits or text";
+    draw_points(d, first == 's' ? spiral : first == 'c' ? circle : crossed, noise);
+    return NULL;
 }
 
 const char *live_data_make(live_data *d, const char *name, double noise, const unsigned char *bytes,
                            int n_bytes)
 {
     live_data next = { 0 };
-    const char *wrong = make(&next, name, noise, bytes, n_bytes);
-    live_data_free(wrong ? &next : d);
-    if (!wrong) *d = next;
-    return wrong;
+    const char *wrong = NULL;
+    TN_SCOPE
+    {
+        wrong = make(&next, name, noise, bytes, n_bytes);
+        if (!wrong && next.n > 0 && (!next.x || !next.y)) wrong = "data: out of memory";
+        if (!wrong && next.n > 0) tn_keep(next.x), tn_keep(next.y);
+    }
+    if (wrong) return wrong;
+    if (d->n) tn_drop(d->x), tn_drop(d->y);
+    *d = next;
+    return NULL;
+}
+
+tn_tensor *live_data_batch(const live_data *d, const int64_t *at, int n, tn_tensor **y)
+{
+    tn_tensor *places = tn_from_data(at, TN_SHAPE(n), TN_I64);
+    if (!places) return NULL;
+    if (d->kind != LIVE_TEXT) {
+        *y = tn_index_select(d->y, 0, places);
+        return tn_index_select(d->x, 0, places);
+    }
+    places = tn_add(tn_reshape(places, TN_SHAPE(n, 1)), tn_arange(0, LIVE_LENGTH, 1, TN_I64));
+    places = tn_reshape(places, TN_SHAPE(-1));
+    *y = tn_index_select(d->x, 0, tn_add_scalar(places, 1));
+    return tn_reshape(tn_index_select(d->x, 0, places), TN_SHAPE(n, LIVE_LENGTH));
 }

@@ -18,7 +18,7 @@ static struct live {
     int n_bytes;
     live_layer layer[LIVE_LAYERS]; /* as the lines say, until build */
     int layers;
-    bool tied, frozen[LIVE_LAYERS];
+    bool tied;
     live_model model;
     tn_list *start; /* copies of all slots at build; in the scope of the model */
     tn_optim *opt;
@@ -90,30 +90,24 @@ static void drop(void)
     live.start = NULL;
 }
 
-static bool is_matrix(const tn_entry *e)
+static bool is_matrix(const tn_entry *e, void *wanted)
 {
-    return tn_rank(e->tensor) > 1;
-}
-
-static bool keep_matrix(const tn_entry *e, void *user)
-{
-    return is_matrix(e) == *(const bool *)user;
+    return (tn_rank(e->tensor) > 1) == *(const bool *)wanted;
 }
 
 /* An optimizer of the kind asked for. */
 static tn_optim *optimizer_of(const tn_list *p, double decay)
 {
     const char *kind = live.optimizer;
-    double lr = live.rate, momentum = strcmp(kind, "momentum") == 0 ? 0.9 : 0;
+    const double lr = live.rate;
     tn_adam_options adam = { .lr = lr, .weight_decay = decay, .use_lr = true };
-    if (strcmp(kind, "adam") == 0) return tn_adam(p, adam);
-    if (strcmp(kind, "adamw") == 0)
-        return tn_adamw(p, (tn_adamw_options){ .lr = lr, .weight_decay = decay, .use_lr = true });
-    if (strcmp(kind, "rmsprop") == 0)
-        return tn_rmsprop(p,
-                          (tn_rmsprop_options){ .lr = lr, .weight_decay = decay, .use_lr = true });
-    return tn_sgd(p, (tn_sgd_options){
-                         .lr = lr, .momentum = momentum, .weight_decay = decay, .use_lr = true });
+    tn_rmsprop_options rmsprop = { .lr = lr, .weight_decay = decay, .use_lr = true };
+    tn_sgd_options sgd = { .lr = lr, .weight_decay = decay, .use_lr = true };
+    if (strcmp(kind, "momentum") == 0) sgd.momentum = 0.9;
+    return strcmp(kind, "adam") == 0      ? tn_adam(p, adam)
+           : strcmp(kind, "adamw") == 0   ? tn_adamw(p, adam)
+           : strcmp(kind, "rmsprop") == 0 ? tn_rmsprop(p, rmsprop)
+                                          : tn_sgd(p, sgd);
 }
 
 static tn_optim *new_optimizer(void)
@@ -121,8 +115,8 @@ static tn_optim *new_optimizer(void)
     bool yes = true, no = false;
     tn_list *all = tn_parameters(live.model.net);
     if (!live.spare_norms) return optimizer_of(all, live.decay);
-    tn_optim *opt = optimizer_of(tn_list_filter(all, keep_matrix, &yes), live.decay);
-    tn_list *vectors = tn_list_filter(all, keep_matrix, &no);
+    tn_optim *opt = optimizer_of(tn_list_filter(all, is_matrix, &yes), live.decay);
+    tn_list *vectors = tn_list_filter(all, is_matrix, &no);
     if (opt && vectors->n > 0 &&
         tn_optim_add_group(opt, vectors, (tn_group_options){ .weight_decay = 0 }) != TN_OK) {
         tn_optim_free(opt);
@@ -133,29 +127,25 @@ static tn_optim *new_optimizer(void)
 
 static const char *renew_optimizer(void)
 {
+    tn_optim *next = NULL;
     if (!live.model.net) return "";
     end_stage();
-    TN_SCOPE
-    {
-        tn_optim *next = new_optimizer();
-        if (next) {
-            tn_optim_free(live.opt);
-            live.opt = next;
-        }
-        said(next ? TN_OK : tn_error_status());
-    }
-    return live.opt ? "" : text;
+    TN_SCOPE next = new_optimizer();
+    if (!next) return said(tn_error_status());
+    tn_optim_free(live.opt);
+    live.opt = next;
+    return "";
 }
 
 static const char *build(void)
 {
-    live_model none = { 0 };
-    if (!live.data.y && live.data.classes == 0) return "build: want data before";
+    if (live.data.classes == 0) return "build: want data before";
     drop();
     tn_manual_seed(live.seed);
+    if (!live.draws) live.draws = tn_generator_new(live.seed);
+    tn_generator_seed(live.draws, live.seed);
     live.built = tn_scope_begin();
     live.has_built = true;
-    live.model = none;
     const char *wrong =
         live_model_make(&live.model, live.layer, live.layers, &live.data, live.tied);
     if (wrong) {
@@ -164,18 +154,14 @@ static const char *build(void)
         drop();
         return text;
     }
-    live.start = tn_list_new();
     tn_list *slots = tn_state_dict(live.model.net, "");
+    live.start = tn_list_new();
     for (int i = 0; i < slots->n; i++)
         if (tn_list_add(live.start, slots->entry[i].name,
                         tn_clone(tn_detach(slots->entry[i].tensor))) != TN_OK)
             return said(tn_error_status());
-    memset(live.frozen, 0, sizeof live.frozen);
     free(live.order);
     live.order = NULL;
-    if (!live.draws) live.draws = tn_generator_new(live.seed);
-    if (!live.draws) return said(tn_error_status());
-    tn_generator_seed(live.draws, live.seed);
     live.step = live.at = 0;
     live.seconds = live.factor = 0;
     live.last_loss = live.last_accuracy = live.norm = NAN;
@@ -190,7 +176,7 @@ static bool next_examples(int64_t *at, int n)
 {
     const int most = live.data.n_train;
     for (int i = 0; i < n && live.data.kind == LIVE_TEXT; i++)
-        at[i] = tn_generator_u32(live.draws) % (unsigned)(most - LIVE_TEXT_LENGTH - 1);
+        at[i] = tn_generator_u32(live.draws) % (unsigned)(most - LIVE_LENGTH - 1);
     for (int i = 0; i < n && live.data.kind != LIVE_TEXT; i++) {
         if (!live.order || live.at >= most) {
             int64_t *order = realloc(live.order, (size_t)most * sizeof *order);
@@ -204,37 +190,6 @@ static bool next_examples(int64_t *at, int n)
     return true;
 }
 
-/* Examples as the model reads them, with y in f32 for two classes, otherwise i64. */
-static tn_tensor *gather(const int64_t *at, int n, tn_tensor **y)
-{
-    const live_data *d = &live.data;
-    const int length = d->kind == LIVE_TEXT ? LIVE_TEXT_LENGTH : 1;
-    tn_dtype in = d->kind == LIVE_TEXT ? TN_I64 : TN_F32,
-             out = d->classes == 2 && length == 1 ? TN_F32 : TN_I64;
-    tn_shape shape = length > 1               ? TN_SHAPE(n, length)
-                     : d->kind == LIVE_DIGITS ? TN_SHAPE(n, 1, 8, 8)
-                                              : TN_SHAPE(n, d->features);
-    tn_tensor *x = tn_empty_as(shape, in, tn_cpu());
-    *y = tn_empty_as(out == TN_F32 ? TN_SHAPE(n, 1) : TN_SHAPE(n * length), out, tn_cpu());
-    if (!x || !*y) return NULL;
-    void *to = tn_data_mut(x), *classes = tn_data_mut(*y);
-    for (int i = 0; i < n; i++) {
-        if (length > 1) {
-            memcpy((int64_t *)to + i * length, d->y + at[i], (size_t)length * sizeof *d->y);
-            memcpy((int64_t *)classes + i * length, d->y + at[i] + 1,
-                   (size_t)length * sizeof *d->y);
-            continue;
-        }
-        memcpy((float *)to + i * d->features, d->x + at[i] * d->features,
-               (size_t)d->features * sizeof(float));
-        if (out == TN_F32)
-            ((float *)classes)[i] = (float)d->y[at[i]];
-        else
-            ((int64_t *)classes)[i] = d->y[at[i]];
-    }
-    return x;
-}
-
 static tn_tensor *loss_of(tn_tensor *out, tn_tensor *y)
 {
     if (!out) return NULL;
@@ -244,20 +199,11 @@ static tn_tensor *loss_of(tn_tensor *out, tn_tensor *y)
 
 static double accuracy_of(tn_tensor *out, tn_tensor *y)
 {
-    const int64_t n = tn_numel(y), classes = live.data.classes;
-    const float *p = tn_data(tn_contiguous(tn_detach(out)));
-    int64_t right = 0;
-    for (int64_t i = 0; p && i < n; i++) {
-        if (tn_dtype_of(y) == TN_F32) {
-            right += (p[i] > 0) == (((const float *)tn_data(y))[i] > 0.5f);
-            continue;
-        }
-        int64_t best = 0;
-        for (int64_t c = 1; c < classes; c++)
-            if (p[i * classes + c] > p[i * classes + best]) best = c;
-        right += best == ((const int64_t *)tn_data(y))[i];
-    }
-    return n > 0 ? (double)right / (double)n : NAN;
+    const bool two = tn_dtype_of(y) == TN_F32;
+    tn_tensor *x = tn_detach(out), *half = tn_full_like(y, 0.5);
+    if (!two) x = tn_argmax(tn_reshape(x, TN_SHAPE(-1, live.data.classes)), 1, false);
+    tn_tensor *right = two ? tn_eq(tn_gt_scalar(x, 0), tn_gt(y, half)) : tn_eq(x, y);
+    return tn_item(tn_mean(tn_to_dtype(right, TN_F32), NULL, 0, false));
 }
 
 static void set_mode(bool training)
@@ -302,15 +248,15 @@ static tn_tensor *probabilities(tn_tensor *x)
 static tn_status judge(int from, int to, int most, double *loss, double *accuracy)
 {
     int64_t at[BATCH];
-    const int margin = live.data.kind == LIVE_TEXT ? LIVE_TEXT_LENGTH : 0,
-              room = to - margin - from;
+    const int margin = live.data.kind == LIVE_TEXT ? LIVE_LENGTH : 0, room = to - margin - from;
     const int n = (int)fmin(fmin(most, BATCH), margin ? room / margin : room);
     tn_status status = TN_OK;
     *loss = *accuracy = NAN;
     for (int i = 0; i < n; i++) at[i] = from + (int64_t)i * room / n;
     if (n > 0) TN_SCOPE
         {
-            tn_tensor *y, *out = call_apart(gather(at, n, &y)), *l = loss_of(out, y);
+            tn_tensor *y, *out = call_apart(live_data_batch(&live.data, at, n, &y)),
+                          *l = loss_of(out, y);
             status = l ? TN_OK : tn_error_status();
             if (l) *loss = tn_item(l), *accuracy = accuracy_of(out, y);
         }
@@ -335,7 +281,8 @@ static const char *forward(void)
     end_stage();
     live.stage = tn_scope_begin();
     live.has_stage = true;
-    tn_tensor *x = next_examples(at, live.batch) ? gather(at, live.batch, &live.y) : NULL;
+    tn_tensor *x =
+        next_examples(at, live.batch) ? live_data_batch(&live.data, at, live.batch, &live.y) : NULL;
     set_mode(!live.eval);
     tn_tensor *out = x ? live_model_call(&live.model, x, true) : NULL;
     live.loss = loss_of(out, live.y);
@@ -455,7 +402,6 @@ static const char *add_layer(const char *kind, const char *number, const char *f
 static const char *freeze(int l, bool on)
 {
     if (!live.model.net || l < 0 || l >= live.model.n) return "freeze: want the number of a layer";
-    live.frozen[l] = on;
     tn_module *layer = tn_module_child(live.model.net, l);
     return said(on ? tn_module_freeze(layer) : tn_module_thaw(layer));
 }
@@ -463,10 +409,8 @@ static const char *freeze(int l, bool on)
 static const char *set_decay(double decay)
 {
     live.decay = decay;
-    tn_status status = live.opt ? tn_optim_set_weight_decay(live.opt, 0, decay) : TN_OK;
-    if (status == TN_OK && live.opt && !live.spare_norms)
-        status = tn_optim_set_weight_decay(live.opt, -1, decay);
-    return said(status);
+    if (!live.opt) return "";
+    return said(tn_optim_set_weight_decay(live.opt, live.spare_norms ? 0 : -1, decay));
 }
 
 static const char *use_data(const char *name, double noise)
@@ -572,9 +516,9 @@ const char *live_do(const char *line)
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-static double norm_of(const tn_tensor *t)
+static double norm_of(tn_tensor *t)
 {
-    tn_tensor *f = t && !tn_is_none(t) ? tn_to_dtype(tn_detach((tn_tensor *)t), TN_F64) : NULL;
+    tn_tensor *f = t && !tn_is_none(t) ? tn_to_dtype(tn_detach(t), TN_F64) : NULL;
     return f ? tn_item(tn_norm(f, 2, NULL, 0, false)) : NAN;
 }
 
@@ -707,17 +651,15 @@ static tn_tensor *of_batch(int l, bool variance)
 static tn_tensor *points(bool train, bool classes)
 {
     const live_data *d = &live.data;
-    int from = train ? 0 : d->n_train, n = (train ? d->n_train : d->n) - from;
-    if (d->kind != LIVE_POINTS || n < 1) return NULL;
-    if (!classes) return tn_from_floats(d->x + 2 * from, TN_SHAPE(n, 2));
-    return tn_from_data(d->y + from, TN_SHAPE(n), TN_I64);
+    if (d->kind != LIVE_POINTS || d->n < 1) return NULL;
+    return tn_slice(classes ? d->y : d->x, 0, train ? 0 : d->n_train, train ? d->n_train : d->n, 1);
 }
 
 /* Of the next character after a text's last ones. */
 static tn_tensor *next_letter(const char *after)
 {
-    int64_t ids[LIVE_TEXT_LENGTH], n = (int64_t)strlen(after);
-    const char *last = after + (n > LIVE_TEXT_LENGTH ? n - LIVE_TEXT_LENGTH : 0);
+    int64_t ids[LIVE_LENGTH], n = (int64_t)strlen(after);
+    const char *last = after + (n > LIVE_LENGTH ? n - LIVE_LENGTH : 0);
     if (live.data.kind != LIVE_TEXT) return NULL;
     for (n = 0; last[n]; n++)
         for (ids[n] = live.data.classes - 1; ids[n] > 0 && live.data.letter[ids[n]] != last[n];)
@@ -797,7 +739,8 @@ static const char *describe(void)
     size_t at = add(0, "{\"layers\": [");
     for (int i = 0; live.model.net && i < live.model.n; i++) {
         at = add(at, "%s{\"kind\": \"%s\", \"name\": \"%d\", \"frozen\": %s, ", i ? ", " : "",
-                 live.model.layer[i].kind, i, live.frozen[i] ? "true" : "false");
+                 live.model.layer[i].kind, i,
+                 tn_module_frozen(tn_module_child(live.model.net, i)) ? "true" : "false");
         at = add(add_shape(at, live.model.act[i]), "}");
     }
     at = add(at, "], \"slots\": [");
@@ -813,10 +756,11 @@ static const char *describe(void)
 /* The text goes on after its training part: n characters, each drawn from what the model says. */
 static const char *write_text(int n)
 {
-    const int length = LIVE_TEXT_LENGTH;
+    const int length = LIVE_LENGTH;
     if (live.data.kind != LIVE_TEXT || !live.model.net) return "";
     n = n < 0 ? 0 : n > SAMPLE ? SAMPLE : n;
-    for (int i = 0; i < length; i++) text[i] = live.data.letter[live.data.y[live.data.n_train + i]];
+    const int64_t *ids = (const int64_t *)tn_data(live.data.x) + live.data.n_train;
+    for (int i = 0; i < length; i++) text[i] = live.data.letter[ids[i]];
     for (int i = length; i < length + n; i++) TN_SCOPE
         {
             text[i] = '\0';

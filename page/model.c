@@ -91,7 +91,7 @@ static tn_module *make_layer(const live_layer *l, flow *f, const live_data *d, c
         return tn_layer_norm_new(TN_SHAPE(f->features), (tn_layer_norm_options){ 0 });
     if (is(l, "dropout")) return tn_dropout_new(l->number);
     if (is(l, "table"))
-        return tn_positional_encoding_new(f->features, LIVE_TEXT_LENGTH,
+        return tn_positional_encoding_new(f->features, LIVE_LENGTH,
                                           (tn_positional_encoding_options){ 0 });
     if (is(l, "block"))
         return tn_encoder_layer_new(f->features, (int64_t)l->number,
@@ -108,7 +108,7 @@ static tn_module *make_net(live_model *m, const live_data *d, const char **wrong
     tn_module *child[LIVE_LAYERS];
     flow f = { .images = d->kind == LIVE_DIGITS,
                .ids = d->kind == LIVE_TEXT,
-               .features = d->features,
+               .features = 2,
                .channels = 1,
                .side = 8 };
     if (f.images && m->n > 0 && !is(&m->layer[0], "conv") && !is(&m->layer[0], "flatten"))

@@ -18,14 +18,9 @@
 #define getrandom(to, size, flags) ((ssize_t)-1)
 #define sched_getaffinity(process, size, set) (-1)
 
-#define PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP                                                     \
-    {                                                                                              \
-        {                                                                                          \
-            {                                                                                      \
-                PTHREAD_MUTEX_RECURSIVE                                                            \
-            }                                                                                      \
-        }                                                                                          \
-    }
+/* clang-format off */
+#define PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP { { { PTHREAD_MUTEX_RECURSIVE } } }
+/* clang-format on */
 
 /* Only what joins other processes asks for it, and there are none. */
 static inline int on_exit(void (*f)(int status, void *user), void *user)

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "live.h"
+#include "../../page/live.h"
 
 static void read_bytes(const char *path)
 {
