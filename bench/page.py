@@ -42,13 +42,13 @@ def main():
         tab.js('bench_live.do("step 50"), bench_live.do("evaluate")')
         if tab.js('bench_live.number("test_accuracy")') >= 0.97:
             break
-    print(f'digits: {tab.js("bench_live.number(chr)".replace("chr", chr(34) + "test_accuracy" + chr(34))):.4f} of the test set '
-          f'after {steps} steps, {tab.js("bench_live.number(" + chr(34) + "seconds" + chr(34) + ")"):.2f} s of training')
+    accuracy, seconds = (tab.js(f'bench_live.number("{what}")') for what in ('test_accuracy', 'seconds'))
+    print(f'digits: {accuracy:.4f} of the test set after {steps} steps, {seconds:.2f} s of training')
     tab.close()
 
 
-ENGINE = '''window.bench_live = { do: line => { const wrong = engine_of().do(line); if (wrong) throw Error(line + ': ' + wrong); },
-  number: what => engine_of().number(what) }; "made"'''
+ENGINE = '''window.bench_live = { number: what => engine.number(what), do: line => {
+  const wrong = tell(line); if (wrong) throw Error(line + ': ' + wrong); } }; "made"'''
 
 if __name__ == '__main__':
     main()

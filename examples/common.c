@@ -29,9 +29,7 @@ void ex_complain(const char *format, ...)
 
 void ex_check(tn_status status)
 {
-    if (status == TN_OK) return;
-    ex_complain("%s", tn_error());
-    exit(1);
+    if (status != TN_OK) ex_complain("%s", tn_error()), exit(1);
 }
 
 void ex_flush(void)
@@ -172,6 +170,5 @@ void ex_page_step(bool last)
         fprintf(stderr, "%spage written: %s; open it in a browser: xdg-open %s\n",
                 ex_redrawn ? "\033[K" : "", page_path, page_path);
     tn_error_clear();
-    tn_trace_free(trace);
-    trace = NULL;
+    tn_trace_free(trace), trace = NULL;
 }

@@ -9,8 +9,6 @@ const app = {
     evaluateMs: 0, turn: 0, series: [], curves: null, lesson: null,
 };
 
-/* ---- pictures ------------------------------------------------------------------------------ */
-
 const TABS = { picture: ['Picture', () => (isPlane() ? planePanel() : setup.data === 'digits' ? digitPanel() : textPanel())],
     step: ['This step', stepPanel], both: ['Train and eval', bothPanel], gradients: ['Gradients', gradientsPanel] };
 
@@ -36,8 +34,6 @@ function showTab(key) {
 }
 
 const redraw = () => (app.dirty = true);
-
-/* ---- numbers over time --------------------------------------------------------------------- */
 
 const evaluateLine = () => ({ digits: 'evaluate 128', text: 'evaluate 8' }[setup.data] || 'evaluate');
 
@@ -77,8 +73,6 @@ function train(ms, n = Infinity) {
     } while (done < n && now + app.stepMs < until);
     return done;
 }
-
-/* ---- drawing ------------------------------------------------------------------------------- */
 
 function drawCharts() {
     const { curves } = app, right = (x) => percent(x);
@@ -124,8 +118,6 @@ function drawFrame(now) {
     else if (now >= due.charts) due.charts = now + 60 + 10 * timed(drawCharts);
     else drawFigures();
 }
-
-/* ---- the loop ------------------------------------------------------------------------------ */
 
 const meter = { frames: 0, steps: 0, since: 0, last: 0 };
 
@@ -188,16 +180,18 @@ function oneStep() {
     if (train(0, 1) > 0) evaluate();
 }
 
-/* ---- keys ---------------------------------------------------------------------------------- */
-
 const toggleRun = () => (app.running ? pause() : run());
 const toggleSlow = () => (slow.on ? stopSlow() : startSlow());
+
+function forgetColours() {
+    for (const name of Object.keys(colours)) delete colours[name];
+    redraw();
+}
 
 function switchTheme() {
     const { style } = document.documentElement, dark = matchMedia('(prefers-color-scheme: dark)').matches;
     style.colorScheme = (style.colorScheme || (dark ? 'dark' : 'light')) === 'dark' ? 'light' : 'dark';
-    for (const name of Object.keys(colours)) delete colours[name];
-    redraw();
+    forgetColours();
 }
 
 const KEYS = {
@@ -224,8 +218,6 @@ function tabKeys(event) {
     $('tabs').querySelector('[aria-selected=true]').focus();
 }
 
-/* ---- the start ----------------------------------------------------------------------------- */
-
 function firstPaint() {
     document.documentElement.classList.add('script');
     $('lead').textContent = LEADS.spirals;
@@ -239,10 +231,7 @@ function firstPaint() {
     drawFigures();
     document.addEventListener('keydown', onKey);
     addEventListener('resize', () => (forgetSizes(), redraw()));
-    matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
-        for (const name of Object.keys(colours)) delete colours[name];
-        redraw();
-    });
+    matchMedia('(prefers-color-scheme: dark)').addEventListener('change', forgetColours);
     requestAnimationFrame(frameOf);
 }
 

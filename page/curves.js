@@ -137,8 +137,6 @@ const chartNote = (series, asText) => series.map((s) => make('span.key',
     make(s.dashed ? 'i.line.dashed' : s.faint ? 'i.line.faint' : 'i.line', { style: `--line:var(--${s.colour})` }),
     `${s.label} `, make('b', asText(s.curve.last))));
 
-/* ---- gradients, layer by layer -------------------------------------------------------------- */
-
 const LOW = -9, HIGH = 1; /* powers of ten that are shown */
 
 /* The norm of each parameter's gradient, first layer first. */

@@ -22,7 +22,7 @@ const char *live_data_make(live_data *d, const char *name, double noise, const u
                            int n_bytes);
 /** Adds one of the user's own points. */
 const char *live_data_point(live_data *d, double x, double y, int label);
-/** The n examples at these places, as the model reads them and the loss wants them, [n] or [n, 1]. */
+/** The n examples at these places, as the model reads them; y: as the loss wants them. */
 tn_tensor *live_data_batch(const live_data *d, const int64_t *at, int n, tn_tensor **y);
 
 #endif

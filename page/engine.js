@@ -4,8 +4,6 @@
  */
 'use strict';
 
-/* ---- elements and numbers ------------------------------------------------------------------ */
-
 const $ = (id) => document.getElementById(id);
 
 /* make('p.note', { title: '...' }, children...): null, false and '' are left out. */
@@ -42,8 +40,6 @@ function digits(x, many = 3) {
 const percent = (x) => (Number.isNaN(x) || x === undefined ? '–' : `${Number((100 * x).toFixed(1))} %`);
 const norm = (x) => Math.sqrt(x.reduce((sum, v) => sum + v * v, 0));
 
-/* ---- the engine ---------------------------------------------------------------------------- */
-
 let engine = null; /* null until it is there; the page is drawn before */
 
 const number = (what) => (engine ? engine.number(what) : NaN);
@@ -77,8 +73,6 @@ async function startEngine() {
     };
 }
 
-/* ---- the set-up ---------------------------------------------------------------------------- */
-
 const PRESETS = {
     spirals: ['linear 16', 'batch_norm', 'tanh', 'linear 16', 'batch_norm', 'tanh'],
     circles: ['linear 8', 'batch_norm', 'tanh'],
@@ -105,17 +99,12 @@ const isPlane = () => !['digits', 'text'].includes(setup.data);
 /* How the set-up changes by a line: what the word is followed by. */
 const FOLLOWS = {
     data: (d, noise = '') => Object.assign(setup, { data: d, noise, points: [] }),
-    seed: (n) => (setup.seed = Number(n)),
     model: () => Object.assign(setup, { layers: [], tie: false, frozen: [] }),
     layer: (...words) => setup.layers.push(words.join(' ')),
     tie: () => (setup.tie = true),
     optimizer: (kind, rate, decay) => Object.assign(setup, { optimizer: kind },
         rate && { rate: Number(rate) }, decay && { decay: Number(decay) }),
-    rate: (x) => (setup.rate = Number(x)),
-    decay: (x) => (setup.decay = Number(x)),
-    clip: (x) => (setup.clip = Number(x)),
-    warmup: (n) => (setup.warmup = Number(n)),
-    batch: (n) => (setup.batch = Number(n)),
+    ...Object.fromEntries(['seed', 'rate', 'decay', 'clip', 'warmup', 'batch'].map((key) => [key, (x) => (setup[key] = Number(x))])),
     no_decay_on_norms: (x) => (setup.norms = x === 'on'),
     mode: (x) => (setup.mode = x),
     judge: (x) => (setup.judge = x),

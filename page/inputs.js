@@ -3,8 +3,6 @@
  * attention looks.
  */
 
-/* ---- a digit ------------------------------------------------------------------------------- */
-
 const INK = 16;
 const pad = { ink: new Float32Array(64), at: 27, down: false, example: 0, digits: null };
 
@@ -89,8 +87,6 @@ function digitPanel() {
         },
     };
 }
-
-/* ---- a text -------------------------------------------------------------------------------- */
 
 let alphabet = ''; /* the character of each id */
 

@@ -12,8 +12,6 @@ const LEADS = {
     digits: 'A small CNN on digits of 8 × 8. Run it, then draw a digit and see what it says.',
     text: 'One transformer block learns which character comes next. Watch what it writes, and where its heads look.',
 };
-/* ---- choices ------------------------------------------------------------------------------- */
-
 const choice = (names, now, label, action) => make('select', { 'aria-label': label, onchange: (e) => action(e.target.value) },
     names.map((n) => make('option', { value: n, selected: n === now }, n.replace('_', ' ') || '…')));
 
@@ -24,8 +22,6 @@ function trouble(wrong) {
     if (wrong) pause();
     return Boolean(wrong);
 }
-
-/* ---- structure ----------------------------------------------------------------------------- */
 
 const newCurves = () => Object.fromEntries(['batch', 'train', 'test', 'trainRight', 'testRight'].map((k) => [k, new Curve()]));
 
@@ -70,8 +66,6 @@ function chooseData(data) {
             points: data === 'points' ? FIRST_POINTS : [], batch: data === 'text' ? 8 : 32 };
     });
 }
-
-/* ---- knobs --------------------------------------------------------------------------------- */
 
 function renderKnobs() {
     fill($('data'), DATA.map((d, i) => make('button', { type: 'button', role: 'radio', title: `${d} (${i + 1})`,

@@ -10,8 +10,6 @@ const STRIP_COLUMNS = 120, STRIP_BINS = 24;
 
 const kindOf = (layer) => layer.split(' ')[0];
 
-/* ---- strips -------------------------------------------------------------------------------- */
-
 /* Where a layer's outputs lie: from low to high of a strip. */
 const RANGES = { relu: [0, 4], sigmoid: [0, 1], tanh: [-1, 1] };
 const rangeOf = (kind) => RANGES[kind] || [-4, 4];
@@ -45,8 +43,6 @@ class Strip {
         c.putImageData(image, STRIP_COLUMNS - 1, 0);
     }
 }
-
-/* ---- slots --------------------------------------------------------------------------------- */
 
 /* Columns of a picture of a tensor: its last axis; small images (3 x 3 weights) in rows of 9. */
 function columnsOf(shape) {
@@ -84,8 +80,6 @@ function handOver(name) {
             'and forward may update it; an optimizer only takes what the model lists as parameters.'));
     $('said').showModal();
 }
-
-/* ---- the statistics of batch norm ---------------------------------------------------------- */
 
 /* Bars are the running statistics, dots the last batch's: dots jump, bars follow. */
 function channelPlot(layer) {
@@ -126,8 +120,6 @@ function drawChannels(c, { left, wide, h, most, signed }, running, now, name) {
         c.fill();
     }
 }
-
-/* ---- a row --------------------------------------------------------------------------------- */
 
 const relayer = (i, line) => changeLayers((l) => (l[i] = line));
 
@@ -192,8 +184,6 @@ function layerRow(layer, i) {
     };
     return { node, draw };
 }
-
-/* ---- all of them --------------------------------------------------------------------------- */
 
 let rows = [];
 

@@ -23,10 +23,9 @@ static struct live {
     tn_list *start; /* copies of all slots at build; in the scope of the model */
     tn_optim *opt;
     char optimizer[16];
-    double rate, decay, clip, factor, norm;
-    int warmup, batch, step;
+    double seed, rate, decay, clip, warmup, batch, factor, norm;
+    int step;
     bool eval, judge_train, spare_norms;
-    uint64_t seed;
     tn_generator *draws; /* of batches, so that no layer's numbers shift them */
     int64_t *order; /* of the examples in an epoch, `ordered` of them; at: the next one's place */
     int at, ordered;
@@ -141,9 +140,9 @@ static const char *build(void)
 {
     if (live.data.classes == 0) return "build: want data before";
     drop();
-    tn_manual_seed(live.seed);
-    if (!live.draws) live.draws = tn_generator_new(live.seed);
-    tn_generator_seed(live.draws, live.seed);
+    tn_manual_seed((uint64_t)live.seed);
+    if (!live.draws) live.draws = tn_generator_new(1);
+    tn_generator_seed(live.draws, (uint64_t)live.seed);
     live.built = tn_scope_begin();
     live.has_built = true;
     const char *wrong =
@@ -204,11 +203,6 @@ static double accuracy_of(tn_tensor *out, tn_tensor *y)
     return tn_item(tn_mean(tn_to_dtype(right, TN_F32), NULL, 0, false));
 }
 
-static void set_mode(bool training)
-{
-    tn_train(live.model.net, training);
-}
-
 /* The model's output for x in the mode of judging, without recording; all is as before after it:
  * activations that are shown, buffers, random numbers. In the current scope. */
 static tn_tensor *call_apart(tn_tensor *x)
@@ -218,7 +212,7 @@ static tn_tensor *call_apart(tn_tensor *x)
     if (!x || !live.model.net) return NULL;
     memcpy(kept, live.model.act, sizeof kept);
     tn_generator_get_state(tn_default_generator(), state);
-    set_mode(live.judge_train);
+    tn_train(live.model.net, live.judge_train);
     TN_NO_GRAD
     {
         tn_list *buffers = tn_buffers(live.model.net), *was = tn_list_new();
@@ -229,7 +223,7 @@ static tn_tensor *call_apart(tn_tensor *x)
         for (int i = 0; i < was->n && status == TN_OK; i++)
             status = tn_copy_(buffers->entry[i].tensor, was->entry[i].tensor);
     }
-    set_mode(!live.eval);
+    tn_train(live.model.net, !live.eval);
     memcpy(live.model.act, kept, sizeof kept);
     live.model.in = in;
     return tn_generator_set_state(tn_default_generator(), state) == TN_OK ? out : NULL;
@@ -279,9 +273,9 @@ static const char *forward(void)
     end_stage();
     live.stage = tn_scope_begin();
     live.has_stage = true;
-    tn_tensor *x =
-        next_examples(at, live.batch) ? live_data_batch(&live.data, at, live.batch, &live.y) : NULL;
-    set_mode(!live.eval);
+    const int n = (int)live.batch;
+    tn_tensor *x = next_examples(at, n) ? live_data_batch(&live.data, at, n, &live.y) : NULL;
+    tn_train(live.model.net, !live.eval);
     tn_tensor *out = x ? live_model_call(&live.model, x, true) : NULL;
     live.loss = loss_of(out, live.y);
     if (!live.loss) {
@@ -310,15 +304,11 @@ static const char *backward(void)
     return said(status);
 }
 
-static double rate_now(void)
-{
-    return live.warmup > 0 ? live.rate * fmin(1, (live.step + 1.0) / live.warmup) : live.rate;
-}
-
 static const char *update(void)
 {
+    const double rise = live.warmup > 0 ? fmin(1, (live.step + 1.0) / live.warmup) : 1;
     if (live.part != BACKWARD) return "update: want backward before";
-    tn_status status = tn_optim_set_lr(live.opt, -1, rate_now());
+    tn_status status = tn_optim_set_lr(live.opt, -1, live.rate * rise);
     if (status == TN_OK) status = tn_optim_step(live.opt);
     live.part = IDLE;
     if (status == TN_OK) live.step++;
@@ -354,15 +344,11 @@ static const char *give(const char *name)
     TN_SCOPE
     {
         tn_tensor *t = slot(name);
-        tn_list *list = tn_buffers(live.model.net), *one = tn_list_new();
-        for (int i = 0; i < list->n; i++)
-            if (strcmp(list->entry[i].name, name) == 0) t = list->entry[i].tensor;
+        tn_list *one = tn_list_new();
         tn_status added = t ? tn_list_add(one, name, t) : TN_E_INVALID;
         tn_optim *opt = added == TN_OK ? optimizer_of(one, 0) : NULL;
-        snprintf(live.refusal, sizeof live.refusal, "%s",
-                 opt ? ""
-                 : t ? tn_error()
-                     : "there is no slot of this name");
+        const char *words = opt ? "" : t ? tn_error() : "there is no slot of this name";
+        snprintf(live.refusal, sizeof live.refusal, "%s", words);
         tn_error_clear();
         tn_optim_free(opt);
     }
@@ -404,18 +390,11 @@ static const char *freeze(int l, bool on)
     return said(on ? tn_module_freeze(layer) : tn_module_thaw(layer));
 }
 
-static const char *set_decay(double decay)
-{
-    live.decay = decay;
-    if (!live.opt) return "";
-    return said(tn_optim_set_weight_decay(live.opt, live.spare_norms ? 0 : -1, decay));
-}
-
 static const char *use_data(const char *name, double noise)
 {
     const char *wrong = NULL;
     drop();
-    tn_manual_seed(live.seed);
+    tn_manual_seed((uint64_t)live.seed);
     TN_SCOPE wrong = live_data_make(&live.data, name, noise, live.bytes, live.n_bytes);
     live.at = live.ordered = 0;
     return wrong ? wrong : "";
@@ -434,41 +413,38 @@ static const char *use_optimizer(const char *kind, const char *rate, const char 
     return "optimizer: want sgd, momentum, adam, adamw or rmsprop";
 }
 
-/* Lines of a number alone; NULL: none of them. */
-static const char *set_number(const char *word, double x)
+/* Lines of a number or a word alone; NULL: none of them. */
+static const char *set(const char *word, const char *value)
 {
-    if (strcmp(word, "seed") == 0)
-        live.seed = (uint64_t)x;
-    else if (strcmp(word, "rate") == 0)
-        live.rate = x;
-    else if (strcmp(word, "clip") == 0)
-        live.clip = x;
-    else if (strcmp(word, "warmup") == 0)
-        live.warmup = (int)x;
-    else if (strcmp(word, "batch") == 0 && x >= 1 && x <= BATCH)
-        live.batch = (int)x;
-    else if (strcmp(word, "batch") == 0)
+    const struct {
+        const char *name;
+        double *to;
+    } numbers[] = {
+        { "seed", &live.seed },   { "rate", &live.rate },     { "clip", &live.clip },
+        { "decay", &live.decay }, { "warmup", &live.warmup }, { "batch", &live.batch }
+    };
+    const struct {
+        const char *name, *on;
+        bool *to;
+    } switches[] = { { "mode", "eval", &live.eval },
+                     { "judge", "train", &live.judge_train },
+                     { "no_decay_on_norms", "on", &live.spare_norms } };
+    if (strcmp(word, "batch") == 0 && (atoi(value) < 1 || atoi(value) > BATCH))
         return "batch: want 1 to 1024";
-    else if (strcmp(word, "decay") == 0)
-        return set_decay(x);
-    else
-        return NULL;
-    return "";
-}
-
-static const char *set_switch(const char *word, const char *value)
-{
-    if (strcmp(word, "mode") == 0) {
-        live.eval = strcmp(value, "eval") == 0;
-        return "";
-    }
-    if (strcmp(word, "judge") == 0) {
-        live.judge_train = strcmp(value, "train") == 0;
-        return "";
-    }
-    if (strcmp(word, "no_decay_on_norms") != 0) return NULL;
-    live.spare_norms = strcmp(value, "on") == 0;
-    return renew_optimizer();
+    for (int i = 0; i < 6; i++)
+        if (strcmp(word, numbers[i].name) == 0) {
+            *numbers[i].to = atof(value);
+            const int group = live.spare_norms ? 0 : -1;
+            return i != 3 || !live.opt
+                       ? ""
+                       : said(tn_optim_set_weight_decay(live.opt, group, live.decay));
+        }
+    for (int i = 0; i < 3; i++)
+        if (strcmp(word, switches[i].name) == 0) {
+            *switches[i].to = strcmp(value, switches[i].on) == 0;
+            return i == 2 ? renew_optimizer() : "";
+        }
+    return NULL;
 }
 
 const char *live_do(const char *line)
@@ -479,20 +455,11 @@ const char *live_do(const char *line)
     const char *w = word[0], *a = word[1], *b = word[2], *c = word[3], *done;
     if (n < 1) return "";
     if (strcmp(w, "data") == 0) return use_data(a, atof(b));
-    if (strcmp(w, "point") == 0) {
-        done = live_data_point(&live.data, atof(a), atof(b), atoi(c));
-        return done ? done : "";
-    }
-    if (strcmp(w, "model") == 0) {
-        live.layers = 0;
-        live.tied = false;
-        return "";
-    }
+    if (strcmp(w, "point") == 0)
+        return (done = live_data_point(&live.data, atof(a), atof(b), atoi(c))) ? done : "";
+    if (strcmp(w, "model") == 0) return live.layers = live.tied = 0, "";
+    if (strcmp(w, "tie") == 0) return live.tied = true, "";
     if (strcmp(w, "layer") == 0) return add_layer(a, b, c);
-    if (strcmp(w, "tie") == 0) {
-        live.tied = true;
-        return "";
-    }
     if (strcmp(w, "build") == 0) return build();
     if (strcmp(w, "optimizer") == 0) return use_optimizer(a, b, c);
     if (strcmp(w, "freeze") == 0) return freeze(atoi(a), strcmp(b, "on") == 0);
@@ -505,8 +472,7 @@ const char *live_do(const char *line)
     if (strcmp(w, "weight") == 0) return set_slot(a, b, c, NULL);
     if (strcmp(w, "fill") == 0) return set_slot(a, NULL, b, NULL);
     if (strcmp(w, "copy") == 0) return set_slot(a, NULL, NULL, b);
-    done = n == 2 ? set_number(w, atof(a)) : NULL;
-    if (!done) done = set_switch(w, a);
+    done = n == 2 ? set(w, a) : NULL;
     return done ? done : say("\"%s\": there is no such line (see live.h)", line);
 }
 
@@ -559,22 +525,17 @@ static tn_tensor *act(int l)
     return l == -1 ? live.model.in : l >= 0 && l < live.model.n ? live.model.act[l] : NULL;
 }
 
-static double of_activation(int l, const char *what)
+static double of_activation(tn_tensor *x, const char *what)
 {
-    double sum = 0, squares = 0, zeros = 0;
-    TN_SCOPE
-    {
-        const float *x = give_values(act(l));
-        for (int i = 0; x && i < live.count; i++) {
-            sum += x[i];
-            squares += (double)x[i] * x[i];
-            zeros += x[i] == 0;
+    double number = NAN;
+    if (x) TN_SCOPE TN_NO_GRAD
+        {
+            x = tn_to_dtype(tn_detach(x), TN_F64);
+            if (strcmp(what, "zeros") == 0) x = tn_to_dtype(tn_eq_scalar(x, 0), TN_F64);
+            number = tn_item(strcmp(what, "std") == 0 ? tn_std(x, NULL, 0, 0, false)
+                                                      : tn_mean(x, NULL, 0, false));
         }
-        if (!x) live.count = 0;
-    }
-    const double n = live.count, mean = sum / n;
-    if (strcmp(what, "mean") == 0) return mean;
-    return strcmp(what, "std") == 0 ? sqrt(fmax(0, squares / n - mean * mean)) : zeros / n;
+    return number;
 }
 
 double live_number(const char *what)
@@ -582,25 +543,20 @@ double live_number(const char *what)
     const struct {
         const char *name;
         double value;
+        /* clang-format off */
     } known[] = {
-        { "step", live.step },
-        { "loss", live.last_loss },
-        { "accuracy", live.last_accuracy },
-        { "rate", live.opt ? tn_optim_lr(live.opt, 0) : live.rate },
-        { "clip_factor", live.factor },
-        { "grad_norm", live.norm },
-        { "test_loss", live.score[0] },
-        { "test_accuracy", live.score[1] },
-        { "train_loss", live.score[2] },
-        { "train_accuracy", live.score[3] },
-        { "classes", live.data.classes },
-        { "batch", live.batch },
-        { "seconds", live.seconds },
+        { "step", live.step }, { "loss", live.last_loss }, { "accuracy", live.last_accuracy },
+        { "rate", live.opt ? tn_optim_lr(live.opt, 0) : live.rate }, { "batch", live.batch },
+        { "clip_factor", live.factor }, { "grad_norm", live.norm }, { "seconds", live.seconds },
+        { "test_loss", live.score[0] }, { "test_accuracy", live.score[1] },
+        { "train_loss", live.score[2] }, { "train_accuracy", live.score[3] },
         { "parameters", live.model.net ? (double)tn_count_parameters(live.model.net, false) : NAN },
+        { "classes", live.data.classes },
+        /* clang-format on */
     };
     char word[3][64] = { "", "", "" };
     int n = sscanf(what, "%63s %63s %63s", word[0], word[1], word[2]);
-    if (n == 3 && strcmp(word[0], "act") == 0) return of_activation(atoi(word[1]), word[2]);
+    if (n == 3 && strcmp(word[0], "act") == 0) return of_activation(act(atoi(word[1])), word[2]);
     if (n == 2) return of_slot(word[0], word[1]);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(what, known[i].name) == 0) return known[i].value;

@@ -1,14 +1,14 @@
 /*
- * live.h - the model behind the live page: told what to do by lines of text, so that a lesson is a
- * list of lines which the page (through WebAssembly) and a native program run with the same numbers.
+ * live.h - the model behind the live page: told what to do by lines of text, so that a lesson is
+ * lines which the page (through WebAssembly) and a native program run with the same numbers.
  *
  * One model at a time. Lines, words separated by spaces; [..] may be left out:
  *
- *   data spirals|circles|xor [NOISE]   400 points, 2 numbers each in [-1, 1], 2 classes; 300 to train
+ *   data spirals|circles|xor [NOISE]   400 points of 2 numbers in [-1, 1], 2 classes; 300 to train
  *   data points                        those given by `point X Y CLASS` from here on; all to train
  *   data digits                        8 x 8 images of 10 classes out of live_room's bytes: 65 a
  *                                      digit, 64 values 0..16 and its class; 4 of 5 to train
- *   data text                          live_room's bytes: the characters, each to be told from those
+ *   data text                          live_room's characters, each to be told from those
  *                                      before it, 32 at a time; the last tenth to test
  *   seed N                             of weights, batches, masks and noise (default 1)
  *   model                              an empty model; its layers are numbered from 0
@@ -77,7 +77,7 @@ int live_count(void);
 /**
  * Text, valid until the next call:
  *   model     JSON: {"layers": [{"kind": "linear", "name": "0", "shape": [32, 8]}, ...] (shape: of
- *             its last output, [] before the first), "slots": [{"name": "0.weight", "shape": [8, 2],
+ *             its last output, [] if none), "slots": [{"name": "0.weight", "shape": [8, 2],
  *             "kind": "parameter" | "buffer", "role": "statistic", "trained": true, "layer": 0}]}
  *   refusal   what an optimizer said when it was given a buffer
  *   sample N  text: N characters that the model writes

@@ -30,7 +30,7 @@ const char *live_model_make(live_model *m, const live_layer *layer, int n, const
 void live_model_free(live_model *m);
 /** The output for x, each layer's kept in act; retain: their gradients will be, too. */
 tn_tensor *live_model_call(live_model *m, tn_tensor *x, bool retain);
-/** Attention weights [T, T] of a head of block l in the last call, of its first text; NULL: none. */
+/** Attention weights [T, T] of a head of block l, of the last call's first text; NULL: none. */
 tn_tensor *live_attention(live_model *m, int l, int head);
 
 #endif

@@ -85,8 +85,6 @@ function drawPlane(canvas) {
     if (cursor.shown && setup.data === 'points') drawCursor(c, w);
 }
 
-/* ---- the reader's own points --------------------------------------------------------------- */
-
 function addPoint(x, y, group) {
     const place = (v) => Math.max(-1, Math.min(1, v)).toFixed(3);
     trouble(tell(`point ${place(x)} ${place(y)} ${group}`));
@@ -135,8 +133,6 @@ function planePanel() {
             make('span', 'filled: to train, hollow: to test'), make('span', 'background: what the model says'));
     return { nodes: [canvas, note], draw: () => drawPlane(canvas) };
 }
-
-/* ---- train mode beside eval mode ----------------------------------------------------------- */
 
 /* Does something as if judged in a mode; the mode is put back. */
 function judged(mode, action) {

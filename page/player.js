@@ -4,8 +4,6 @@
 
 const PART_COLOURS = ['forward', 'backward', 'optimizer', 'focus', 'buffer-edge'];
 
-/* ---- the list ------------------------------------------------------------------------------ */
-
 function showChapter(shown) {
     forgetSizes();
     $('chapter').hidden = !shown;
@@ -46,8 +44,6 @@ function readHash() {
     const lesson = LESSONS.find((l) => l.name === name);
     if (lesson) openLesson(lesson);
 }
-
-/* ---- a lesson ------------------------------------------------------------------------------ */
 
 function openLesson(lesson) {
     stopSlow();

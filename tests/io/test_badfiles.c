@@ -506,7 +506,7 @@ START_TEST(H2_what_is_no_regular_file)
         { "/dev/zero", other, replaced },
         { in_folder("fifo"), other, replaced },
         { in_folder("nothing"), "No such file or directory", NULL },
-        { in_folder("none/f"), "No such file or directory", "No such file or directory" },
+        { in_folder("none/f"), "No such file or directory", "there is no folder" },
         { in_folder("file/f"), "Not a directory", "Not a directory" },
         { in_folder("loop"), "Too many levels of symbolic links", "symbolic links" },
         { in_folder(longer), "File name too long", "File name too long" },

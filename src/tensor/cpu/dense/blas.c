@@ -15,7 +15,7 @@
  * system refuses, 0.3.21 asks again for ever. */
 enum { BLAS_BUFFER = 128 << 20 };
 #if defined __EMSCRIPTEN__
-enum { BLAS_MAPS = 0 }; /* web/plain.c */
+enum { BLAS_MAPS = 0 }; /* plain/plain.c */
 #else
 enum { BLAS_MAPS = 1 };
 #endif

@@ -2,8 +2,8 @@
  * cblas.h - the part of OpenBLAS that tenon calls, where there is none: in a browser. Row-major
  * operands, alpha 1; plain.c computes it on the thread that calls.
  */
-#ifndef TNI_WEB_CBLAS_H
-#define TNI_WEB_CBLAS_H
+#ifndef TNI_PLAIN_CBLAS_H
+#define TNI_PLAIN_CBLAS_H
 
 typedef int blasint;
 enum { CblasRowMajor = 101, CblasNoTrans = 111, CblasTrans = 112 };
