@@ -21,7 +21,7 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LIMITS = {"An elementwise op": 4, "A primitive op": 9, "A layer": 4, "An optimizer": 4}
-PARTS = ("include", "src", "tool", "tests", "docs", "examples", "bench", "fuzz", "scripts", "README.md", "CHANGELOG.md",
+PARTS = ("include", "src", "tool", "page", "tests", "docs", "examples", "bench", "fuzz", "scripts", "README.md", "CHANGELOG.md",
          "meson.build", "meson_options.txt", ".clang-format")
 # Those of every row of the op table, and the ones that are edited.
 SUITES = {"ops": "test_ops", "autograd": "test_autograd", "half": "test_half", "autocast": "test_autocast",
