@@ -416,13 +416,13 @@ static const char *set_decay(double decay)
 static const char *use_data(const char *name, double noise)
 {
     const char *wrong = NULL;
-    drop();
     tn_manual_seed(live.seed);
     TN_SCOPE wrong = live_data_make(&live.data, name, noise, live.bytes, live.n_bytes);
+    if (wrong) return wrong;
+    drop();
     free(live.order);
     live.order = NULL;
-    live.at = 0;
-    return wrong ? wrong : "";
+    return "";
 }
 
 static const char *use_optimizer(const char *kind, const char *rate, const char *decay)
@@ -485,6 +485,7 @@ const char *live_do(const char *line)
     if (strcmp(w, "data") == 0) return use_data(a, atof(b));
     if (strcmp(w, "point") == 0) {
         done = live_data_point(&live.data, atof(a), atof(b), atoi(c));
+        live.at = live.data.n_train; /* the order has no place for it */
         return done ? done : "";
     }
     if (strcmp(w, "model") == 0) {
