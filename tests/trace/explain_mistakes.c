@@ -185,6 +185,7 @@ START_TEST(learning_rates)
     } rows[] = { { 50,
                    "(optimizer): a step with its lr 50 takes the loss from 1 to 9801, a hundredth "
                    "of it to 0: want a lower lr" },
+                 { 1.3, "" }, /* to 2.56 */
                  { 0.9, "" },
                  { 0.005, "" },
                  { 1e-5, "(optimizer): a step with its lr 1e-05 takes the loss from 1 to 0.99996, "
@@ -258,7 +259,7 @@ void explain_mistakes_cases(Suite *suite)
     tcase_add_loop_test(t, gates_at_their_ends, 0, 2);
     tcase_add_test(t, a_probability_at_the_end_may_be_sure);
     tcase_add_loop_test(t, cells_at_their_ends, 0, 2);
-    tcase_add_loop_test(t, learning_rates, 0, 4);
+    tcase_add_loop_test(t, learning_rates, 0, 5);
     tcase_add_test(t, a_test_in_train_mode);
     tcase_add_loop_test(t, healthy_training, 0, 6);
 }

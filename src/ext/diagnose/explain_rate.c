@@ -60,7 +60,7 @@ static void judge(const trial *x, double lr, double loss, double slope)
 {
     const double next = loss_at(x, 1);
     if (tni_pending() != TN_OK) return;
-    if (!(next <= loss + fabs(loss) + 1.0 / SMALLEST)) {
+    if (!(next <= loss + 3 * fabs(loss))) { /* healthy first steps may treble it */
         const double less = loss_at(x, 0.01);
         if (less < loss)
             tni_say(&x->run->mistakes,
