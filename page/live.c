@@ -28,8 +28,8 @@ static struct live {
     bool eval, judge_train, spare_norms;
     uint64_t seed;
     tn_generator *draws; /* of batches, so that no layer's numbers shift them */
-    int64_t *order;      /* in which the examples come; at: the next one's place */
-    int at;
+    int64_t *order; /* of the examples in an epoch, `ordered` of them; at: the next one's place */
+    int at, ordered;
     part part;
     tn_scope built, stage; /* what lives as long as the model; as long as a step's tensors */
     bool has_built, has_stage;
@@ -160,9 +160,7 @@ static const char *build(void)
         if (tn_list_add(live.start, slots->entry[i].name,
                         tn_clone(tn_detach(slots->entry[i].tensor))) != TN_OK)
             return said(tn_error_status());
-    free(live.order);
-    live.order = NULL;
-    live.step = live.at = 0;
+    live.step = live.at = live.ordered = 0;
     live.seconds = live.factor = 0;
     live.last_loss = live.last_accuracy = live.norm = NAN;
     for (int i = 0; i < 4; i++) live.score[i] = NAN;
@@ -178,12 +176,12 @@ static bool next_examples(int64_t *at, int n)
     for (int i = 0; i < n && live.data.kind == LIVE_TEXT; i++)
         at[i] = tn_generator_u32(live.draws) % (unsigned)(most - LIVE_LENGTH - 1);
     for (int i = 0; i < n && live.data.kind != LIVE_TEXT; i++) {
-        if (!live.order || live.at >= most) {
+        if (live.at >= live.ordered) { /* points may have come since */
             int64_t *order = realloc(live.order, (size_t)most * sizeof *order);
             if (!order) return false;
             live.order = order;
             tn_generator_permutation(live.draws, most, order);
-            live.at = 0;
+            live.ordered = most, live.at = 0;
         }
         at[i] = live.order[live.at++];
     }
@@ -420,8 +418,7 @@ static const char *use_data(const char *name, double noise)
     TN_SCOPE wrong = live_data_make(&live.data, name, noise, live.bytes, live.n_bytes);
     if (wrong) return wrong;
     drop();
-    free(live.order);
-    live.order = NULL;
+    live.at = live.ordered = 0;
     return "";
 }
 
@@ -485,7 +482,6 @@ const char *live_do(const char *line)
     if (strcmp(w, "data") == 0) return use_data(a, atof(b));
     if (strcmp(w, "point") == 0) {
         done = live_data_point(&live.data, atof(a), atof(b), atoi(c));
-        live.at = live.data.n_train; /* the order has no place for it */
         return done ? done : "";
     }
     if (strcmp(w, "model") == 0) {

@@ -39,11 +39,7 @@
 /* A thread-local variable that every op reads. initial-exec: reading it takes no call. The loader
  * keeps little space for thread-local variables of either kind (a test says how little), so buffers
  * are in tni_texts. */
-#if defined __EMSCRIPTEN__
-#define TNI_THREAD /* there is one; meson.build says why */
-#else
 #define TNI_THREAD _Thread_local __attribute__((tls_model("initial-exec")))
-#endif
 
 /* ---- errors (error.c) ------------------------------------------------------------------------ */
 

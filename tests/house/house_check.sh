@@ -20,7 +20,7 @@ check() { # WHAT COUNT MOST
     fi
 }
 
-mapfile -t sources < <(find include src tool tests examples bench fuzz docs -name '*.[ch]' -o -name '*.cpp' -o -name '*.cu' | sort)
+mapfile -t sources < <(find include src tool page tests examples bench fuzz docs -name '*.[ch]' -o -name '*.cpp' -o -name '*.cu' | sort)
 # Only text between clang-format off and on may exceed 100 columns.
 long=$(awk 'FNR == 1 { by_hand = 0 } /clang-format off/ { by_hand = 1 } /clang-format on/ { by_hand = 0 }
     length > 100 && !by_hand { print FILENAME ":" FNR }' "${sources[@]}")
@@ -48,12 +48,12 @@ for line in pathlib.Path("tests/house/ceilings.txt").read_text().splitlines():
         areas[words[0]] = int(words[1])
     elif kind == "grant":
         given[words[0]] += int(words[1]) * (words[2] == "finished")
-for path in (p for top in ("include", "src", "tool") for p in pathlib.Path(top).rglob("*")):
+for path in (p for top in ("include", "src", "tool", "page") for p in pathlib.Path(top).rglob("*")):
     parts = path.parts
     if path.suffix not in (".c", ".h", ".def", ".cu", ".js", ".css", ".py"):
         continue
     inner = {"ops", "cpu", "dense"} & set(parts[:-1])
-    room = ring.get(path.stem, "include") if parts[0] == "include" else "tool" if parts[0] == "tool" \
+    room = ring.get(path.stem, "include") if parts[0] == "include" else parts[0] if parts[0] != "src" \
         else parts[2] if parts[1] == "ext" \
         else "dense" if "dense" in inner else inner.pop() if inner else parts[1]
     counted[room] += path.read_text().count("\n")
@@ -83,7 +83,7 @@ check 'lines of docs/reading.md'"'"'s files' $lines $((most_reading_lines + more
 # What the heads of the tests say of changes that they caught can be tried again only where there is such a file.
 gone=$(python3 - <<'PYTHON'
 import pathlib, re
-here = [p for top in 'include src tool tests examples fuzz scripts bench'.split() for p in pathlib.Path(top).rglob('*')]
+here = [p for top in 'include src tool page tests examples fuzz scripts bench'.split() for p in pathlib.Path(top).rglob('*')]
 known = '\n'.join('/' + str(p) for p in here) + '\n'
 for path in here:
     if path.suffix not in ('.c', '.h', '.cpp', '.sh', '.py') or path.parts[0] not in ('tests', 'fuzz'):

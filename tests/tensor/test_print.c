@@ -93,10 +93,10 @@ START_TEST(none_and_errors)
     assert_error(TN_E_INVALID, "tn_format: t is NULL");
     assert_fails(tn_print(NULL), TN_E_INVALID, "tn_print: t is NULL");
     assert_fails(tn_fprint(NULL, TN_NONE), TN_E_INVALID, "tn_fprint: file is NULL");
-    /* poison: the pending error stays, it is not replaced */
+    /* poison: the pending error stays, and says whom it made fail */
     tn_fail(TN_E_NAME, "mine");
     ck_assert_int_eq(tn_print(NULL), TN_E_NAME);
-    ck_assert_str_eq(tn_error(), "mine");
+    ck_assert_str_eq(tn_error(), "mine; tn_print: t is NULL while this error is pending");
     tn_error_clear();
 }
 END_TEST
