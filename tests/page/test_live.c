@@ -243,8 +243,8 @@ Suite *test_suite(void)
     TCase *t = tcase_create("lines");
     tcase_set_timeout(t, 60);
     tcase_add_checked_fixture(t, start, NULL);
-    add_tests(t, refusals, a_step, epochs, buffers, decay, tied_text, next_characters, two_characters,
-              points);
+    add_tests(t, refusals, a_step, epochs, buffers, decay, tied_text, next_characters,
+              two_characters, points);
     suite_add_tcase(suite, t);
     return suite;
 }
