@@ -202,6 +202,18 @@ START_TEST(learning_rates)
 }
 END_TEST
 
+/* L-BFGS steps with a closure; no error is set on the way, at which TN_TRAP=1 would abort. */
+START_TEST(a_closure_is_not_judged)
+{
+    tn_module *m = owned(tn_linear_new(1, 1, (tn_linear_options){ .no_bias = true }));
+    tn_optim *opt = owned(tn_lbfgs(tn_parameters(m), (tn_optim_options){ .lr = 1 }));
+    setenv("TN_TRAP", "1", 1);
+    assert_ok(tn_explain_training(NULL, m, opt, parabola, tn_full(TN_SHAPE(1), 9), &report));
+    unsetenv("TN_TRAP");
+    ck_assert_int_eq(report.findings, 0);
+}
+END_TEST
+
 START_TEST(a_test_in_train_mode)
 {
     tn_module *m = owned(tn_sequential(tn_linear_new(2, 4, (tn_linear_options){ 0 }),
@@ -260,6 +272,7 @@ void explain_mistakes_cases(Suite *suite)
     tcase_add_test(t, a_probability_at_the_end_may_be_sure);
     tcase_add_loop_test(t, cells_at_their_ends, 0, 2);
     tcase_add_loop_test(t, learning_rates, 0, 5);
+    tcase_add_test(t, a_closure_is_not_judged);
     tcase_add_test(t, a_test_in_train_mode);
     tcase_add_loop_test(t, healthy_training, 0, 6);
 }
