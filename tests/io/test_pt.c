@@ -220,7 +220,8 @@ START_TEST(what_cannot_be_written_leaves_the_old_file)
     assert_ok(tn_list_add(list, "bad\xff", tn_ones(TN_SHAPE(2))));
     assert_fails(tn_save_tensors(list, NULL, path), TN_E_NAME, "1 to 1024 bytes of UTF-8 text");
     assert_ok(tn_list_remove(list, "bad\xff"));
-    assert_fails(tn_save_tensors(list, NULL, in_folder("no/where.pt")), TN_E_IO, "there is no folder");
+    assert_fails(tn_save_tensors(list, NULL, in_folder("no/where.pt")), TN_E_IO,
+                 "there is no folder");
     assert_fails(tn_save_tensors(list, NULL, NULL), TN_E_INVALID, "path");
     assert_ok(tn_set_file_limits((tn_file_limits){ .header_bytes = 100 }));
     assert_fails(tn_save_tensors(list, NULL, path), TN_E_INVALID, "at most 100 could be read back");
