@@ -393,11 +393,12 @@ static const char *freeze(int l, bool on)
 static const char *use_data(const char *name, double noise)
 {
     const char *wrong = NULL;
-    drop();
     tn_manual_seed((uint64_t)live.seed);
     TN_SCOPE wrong = live_data_make(&live.data, name, noise, live.bytes, live.n_bytes);
+    if (wrong) return wrong;
+    drop();
     live.at = live.ordered = 0;
-    return wrong ? wrong : "";
+    return "";
 }
 
 static const char *use_optimizer(const char *kind, const char *rate, const char *decay)

@@ -43,7 +43,8 @@
 #ifndef TENON_LIVE_H
 #define TENON_LIVE_H
 
-/** Does a line. "" or what was wrong with it, valid until the next call; then nothing changed. */
+/** Does a line. "" or what was wrong with it, valid until the next call; then nothing changed, but
+ *  after a wrong `build` there is no model. */
 const char *live_do(const char *line);
 
 /**

@@ -137,7 +137,7 @@ const char *live_model_make(live_model *m, const live_layer *layer, int n, const
     const char *wrong = n + 1 > LIVE_LAYERS ? "build: too many layers" : NULL;
     if (wrong) return wrong;
     memcpy(next.layer, layer, (size_t)n * sizeof *layer);
-    next.layer[n] = (live_layer){ .kind = "linear", .number = d->classes == 2 ? 1 : d->classes };
+    next.layer[n] = (live_layer){ .kind = "linear", .number = d->kind ? d->classes : 1 };
     next.net = make_net(&next, d, &wrong);
     if (next.net && tied && tie(&next) != TN_OK) {
         wrong = tn_error();

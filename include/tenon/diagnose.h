@@ -43,9 +43,9 @@ typedef struct tn_explain_report {
  *
  * Mistakes  lines that begin with (loss): a softmax before a cross entropy, or a constant loss;
  *           (data): targets of one class, no class 0 among all others, inputs of a root mean square
- *           above 30 read by the first layer; (values): half of a relu's units 0 for all inputs,
+ *           above 30 read by the first layer; (values): 9 in 10 units of a relu 0 for all inputs,
  *           gates at their ends; a batch norm that was moved under TN_NO_GRAD, as a test in train
- *           mode does. And, with opt, "(optimizer)": on copies of both, a step more than doubles
+ *           mode does. And, with opt, "(optimizer)": on copies of both, a step more than quadruples
  *           the loss and a hundredth of it lowers it; or a step a thousand times as long still
  *           lowers it evenly. That runs loss up to three times more, with the copy; not for a loss
  *           below 0.1, several ranks, or L-BFGS. It knows nothing of clipping and warmup, and

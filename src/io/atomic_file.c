@@ -22,6 +22,14 @@
 #define refuse(file, status, ...)                                                                  \
     tni_file_error(status, (file)->function, (file)->name, __VA_ARGS__)
 
+void tni_make_folders(char *path)
+{
+    for (char *at = path; (at = strchr(at + 1, '/')); *at = '/') {
+        *at = '\0';
+        (void)mkdir(path, 0777);
+    }
+}
+
 static tn_status fail(const tni_atomic_file *file, const char *what, int error)
 {
     if (!file->written) return refuse(file, tni_errno(error), "%s: %s", what, strerror(error));

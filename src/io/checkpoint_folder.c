@@ -7,7 +7,7 @@
  */
 #include <dirent.h>
 #include <errno.h>
-#include <sys/stat.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include "io/file.h"
@@ -113,17 +113,6 @@ static tn_status prune(const char *function, const char *folder, const char *nam
     return status;
 }
 
-/* With those around it; what cannot be made is missed when the file is. */
-static void make_folder(const char *folder)
-{
-    char path[PATH_SIZE];
-    snprintf(path, sizeof path, "%s/", folder);
-    for (char *at = path + 1; (at = strchr(at, '/')); *at++ = '/') {
-        *at = '\0';
-        if (mkdir(path, 0777) != 0) continue;
-    }
-}
-
 tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char *folder, const char *name,
                                       int keep)
 {
@@ -136,7 +125,7 @@ tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char *folder
     file_name(file, name, c->step);
     char path[PATH_SIZE];
     snprintf(path, sizeof path, "%s/%s", folder, file);
-    make_folder(folder);
+    tni_make_folders(path);
     tn_status status = tni_checkpoint_save(__func__, c, path);
     return status == TN_OK ? prune(__func__, folder, name, c->step, keep) : status;
 }

@@ -36,6 +36,9 @@ TNI_SHARED tn_status tni_path_check(const char *function, const char *path);
 
 /* ---- writing: the file appears whole or not at all (atomic_file.c) --------------------------- */
 
+/* Makes the folders that a file's path names; what is wrong shows when the file is opened. */
+void tni_make_folders(char *path);
+
 /* A file being written under a temporary name. The fields are private to atomic_file.c. */
 typedef struct tni_atomic_file {
     const char *function; /* for messages */

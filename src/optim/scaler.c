@@ -247,7 +247,7 @@ tn_list *tn_scaler_state_dict(tn_scaler *s)
 {
     if (!s) return tni_poisoned("tn_scaler_state_dict", "s");
     tni_serializer f;
-    tni_serializer_save(&f);
+    tni_serializer_save(__func__, &f);
     if (!s->disabled) show(&f, &s->now);
     return tni_serializer_saved(&f);
 }

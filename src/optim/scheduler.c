@@ -309,7 +309,7 @@ tn_list *tn_scheduler_state_dict(tn_scheduler *s)
 {
     if (!s) return tni_poisoned("tn_scheduler_state_dict", "s");
     tni_serializer f;
-    tni_serializer_save(&f);
+    tni_serializer_save(__func__, &f);
     show(&f, s);
     return tni_serializer_saved(&f);
 }

@@ -99,9 +99,9 @@ tn_status tni_staged_put(tni_staged *s)
 
 /* ---- beginning and end ----------------------------------------------------------------------- */
 
-void tni_serializer_save(tni_serializer *f)
+void tni_serializer_save(const char *function, tni_serializer *f)
 {
-    *f = (tni_serializer){ .to = tn_list_new() };
+    *f = (tni_serializer){ .to = tni_list_new(function) };
     if (!f->to) f->status = tni_pending();
 }
 

@@ -33,8 +33,8 @@ typedef struct tni_serializer {
     char name[TNI_NAME_LIMIT + 64]; /* the current field's */
 } tni_serializer;
 
-/* Begins to save into a new list. */
-void tni_serializer_save(tni_serializer *f);
+/* Begins to save into a new list, that function's result. */
+void tni_serializer_save(const char *function, tni_serializer *f);
 /* The list; NULL and a message when something failed. */
 tn_list *tni_serializer_saved(const tni_serializer *f);
 /* Begins to load. At the end, also after a failure, call the next two. */

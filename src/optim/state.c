@@ -126,7 +126,7 @@ tn_list *tn_optim_state_dict(tn_optim *opt)
                         "tn_data_parallel_gather on all ranks before, and rank 0 to save",
                         __func__, missing->name, missing->holder, opt->shards->own);
     tni_serializer f;
-    tni_serializer_save(&f);
+    tni_serializer_save(__func__, &f);
     show(&f, opt);
     return tni_serializer_saved(&f);
 }

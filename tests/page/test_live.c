@@ -52,7 +52,9 @@ START_TEST(refusals)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         ck_assert_msg(strstr(live_do(wrong[i][0]), wrong[i][1]), "%s: %s", wrong[i][0],
                       live_do(wrong[i][0]));
-    LINES("data spirals", "model", "layer conv 4");
+    LINES("data spirals", "model", "build");
+    ck_assert_str_ne(live_do("data moon"), "");
+    LINES("step", "model", "layer conv 4");
     ck_assert_ptr_nonnull(strstr(live_do("build"), "conv: want images"));
     LINES("model", "layer linear 8", "layer glow");
     ck_assert_ptr_nonnull(strstr(live_do("build"), "none of this kind"));
@@ -200,13 +202,28 @@ START_TEST(next_characters)
 }
 END_TEST
 
+/* A text of two characters is no points: each has a number of its own. */
+START_TEST(two_characters)
+{
+    char *bytes = live_room(1000);
+    ck_assert_ptr_nonnull(bytes);
+    for (int i = 0; i < 1000; i++) bytes[i] = "ab"[i % 2];
+    LINES("data text", "batch 4", "model", "layer embedding 4", "build", "optimizer adam 0.1",
+          "step 50");
+    ck_assert_double_gt(at("next a", 1), 0.9);
+}
+END_TEST
+
 /* The user's own points, while a model is there. */
 START_TEST(points)
 {
     LINES("data points", "point 0.5 0.5 1", "point -0.5 -0.5 0", "model", "layer linear 4",
           "layer tanh", "build", "batch 2", "optimizer adam 0.05", "step 200");
     ck_assert_double_lt(live_number("loss"), 0.05);
-    LINES("point -0.5 0.5 0", "batch 3", "step 100", "evaluate");
+    LINES("point -0.5 0.5 0", "batch 3", "forward"); /* the new one is in the next epoch */
+    ck_assert_double_eq_tol(at("act -1", 0) + at("act -1", 2) + at("act -1", 4), -0.5, 1e-6);
+    ck_assert_double_eq_tol(at("act -1", 1) + at("act -1", 3) + at("act -1", 5), 0.5, 1e-6);
+    LINES("step 100", "evaluate");
     equal("train_accuracy", 1, 1e-6);
     ck_assert(isnan(live_number("test_accuracy")));
     ck_assert_double_gt(at("surface 5", 4), 0.5);
@@ -226,7 +243,8 @@ Suite *test_suite(void)
     TCase *t = tcase_create("lines");
     tcase_set_timeout(t, 60);
     tcase_add_checked_fixture(t, start, NULL);
-    add_tests(t, refusals, a_step, epochs, buffers, decay, tied_text, next_characters, points);
+    add_tests(t, refusals, a_step, epochs, buffers, decay, tied_text, next_characters,
+              two_characters, points);
     suite_add_tcase(suite, t);
     return suite;
 }

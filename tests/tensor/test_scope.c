@@ -171,6 +171,10 @@ START_TEST(no_scope_is_an_error)
     assert_null(tn_mse_loss(x, x, TN_MEAN), TN_E_STATE, "tn_mse_loss: no scope");
     assert_null(tn_where(x, x, x), TN_E_DTYPE, "tn_where");
     assert_null(tn_list_new(), TN_E_STATE, "tn_list_new: no scope");
+    assert_null(tn_cross_entropy(x, x), TN_E_STATE, "tn_cross_entropy: no scope");
+    tn_scaler *scaler = tn_scaler_new((tn_scaler_options){ 0 });
+    assert_null(tn_scaler_state_dict(scaler), TN_E_STATE, "tn_scaler_state_dict: no scope");
+    tn_scaler_free(scaler);
     tn_drop(x);
     ck_assert_int_eq(tn_live_tensors(), 0);
 }

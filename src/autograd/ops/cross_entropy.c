@@ -325,7 +325,7 @@ tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_
     if (logits && target && o.weight)
         loss = ids ? class_ids(&op_cross_entropy, "tn_cross_entropy", logits, target, &o)
                    : probabilities(logits, target, &o);
-    return tni_scope_return(__func__, scope, loss);
+    return tni_scope_return("tn_cross_entropy", scope, loss);
 }
 
 tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *target)

@@ -60,7 +60,7 @@ static void judge(const trial *x, double lr, double loss, double slope)
 {
     const double next = loss_at(x, 1);
     if (tni_pending() != TN_OK) return;
-    if (!(next <= loss + fabs(loss) + 1.0 / SMALLEST)) {
+    if (!(next <= loss + 3 * fabs(loss))) { /* healthy first steps may treble it */
         const double less = loss_at(x, 0.01);
         if (less < loss)
             tni_say(&x->run->mistakes,
@@ -80,7 +80,8 @@ static void judge(const trial *x, double lr, double loss, double slope)
 void tni_run_judge_rate(tni_run *r, const tn_optim *opt, double loss)
 {
     const size_t n = (size_t)r->leaves->n;
-    if (!n || !(fabs(loss) * SMALLEST >= 1) || !isfinite(loss) || tn_parallel_size() > 1) return;
+    if (!n || !(fabs(loss) * SMALLEST >= 1) || !isfinite(loss)) return;
+    if (opt->type->closure || tn_parallel_size() > 1) return;
     tni_saved_error before;
     tni_error_save(&before);
     tn_error_clear();

@@ -109,7 +109,8 @@ static void judge_input(tni_run *r, const tni_use *use, const tni_call *c)
             place(r, use, at, sizeof at));
 }
 
-/* Units along the channels of images, else along the last axis. */
+/* Units along the channels of images, else along the last axis. Far down in a new deep network all
+ * inputs look alike, and about half of the units are 0 for all. */
 static void judge_relu(tni_run *r, const tni_use *use, const tni_call *c)
 {
     tn_tensor *y = c->out[0];
@@ -118,11 +119,11 @@ static void judge_relu(tni_run *r, const tni_use *use, const tni_call *c)
     for (int d = 0; d < rank; d++)
         if (d != axis) others[n++] = d;
     const int64_t units = rank > 1 ? y->shape.size[axis] : 0;
-    if (!units || tni_shape_numel(&y->shape) / units < FEW) return;
+    if (units < 2 || tni_shape_numel(&y->shape) / units < FEW) return;
     tn_tensor *active = tn_sum(tn_to_dtype(tn_gt_scalar(y, 0), TN_F32), others, n, false);
     const double dead = (double)units * mean_of(tn_le_scalar(active, 0));
     char at[256];
-    if (2 * dead >= (double)units)
+    if (dead >= 0.9 * (double)units)
         tni_say(&r->mistakes,
                 "(values): %.0f of %" PRId64 " units of tn_relu are 0 for all %" PRId64
                 " inputs (in %s): dead; want a lower learning rate, other biases, or "

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -177,10 +176,7 @@ static tn_status make_file(tn_tensorboard *log, const char *f, const char *folde
     if (gethostname(host, sizeof host - 1) != 0) host[0] = 0;
     int n = snprintf(path, sizeof path, "%s/events.out.tfevents.%010lld.%09ld.%s.%ld", folder,
                      (long long)now.tv_sec, now.tv_nsec, host, (long)getpid());
-    for (char *at = path; n < PATH_MAX && (at = strchr(at + 1, '/')); *at = '/') {
-        *at = 0;
-        (void)mkdir(path, 0777); /* what is wrong shows when the file is opened */
-    }
+    if (n < PATH_MAX) tni_make_folders(path);
     errno = ENAMETOOLONG;
     if (n < PATH_MAX)
         TNI_UNINTERRUPTED(log->fd,

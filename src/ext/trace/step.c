@@ -238,7 +238,7 @@ static void clipped(tni_watcher *self, double norm, double limit)
 {
     TNI_RECORDER(tr, self);
     double factor = limit / (norm + 1e-6);
-    if (tr && tr->now.n_passes && !tr->now.stepped)
+    if (tr && tr->now.n_passes && !tr->now.stepped && limit < INFINITY) /* else it only measures */
         tr->now.clip = (tni_log_clip){ norm, limit, factor >= 1 ? 1 : factor, true };
 }
 
