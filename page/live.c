@@ -71,8 +71,7 @@ static const char *said(tn_status status)
 static void end_stage(void)
 {
     if (live.has_stage) tn_scope_end(live.stage);
-    live.has_stage = false;
-    live.part = IDLE;
+    live.has_stage = false, live.part = IDLE;
     live.y = live.loss = NULL;
     live.model.in = NULL;
     memset(live.model.act, 0, sizeof live.model.act);
@@ -85,8 +84,7 @@ static void drop(void)
     live_model_free(&live.model);
     if (live.has_built) tn_scope_end(live.built);
     live.has_built = false;
-    live.opt = NULL;
-    live.start = NULL;
+    live.opt = NULL, live.start = NULL;
 }
 
 static bool is_matrix(const tn_entry *e, void *wanted)
@@ -491,8 +489,7 @@ static double of_slot(const char *what, const char *name)
     TN_SCOPE TN_NO_GRAD
     {
         tn_tensor *t = slot(name), *f = t ? tn_to_dtype(tn_detach(t), TN_F64) : NULL;
-        if (!f) {
-        } else if (strcmp(what, "norm") == 0)
+        if (f && strcmp(what, "norm") == 0)
             x = norm_of(t);
         else if (strcmp(what, "grad") == 0)
             x = norm_of(tn_grad(t));
@@ -500,7 +497,7 @@ static double of_slot(const char *what, const char *name)
             x = tn_item(tn_mean(f, NULL, 0, false));
         else if (strcmp(what, "max") == 0)
             x = tn_item(tn_max_all(f));
-        else if (live.start && tn_list_has(live.start, name))
+        else if (strcmp(what, "moved") == 0 && live.start && tn_list_has(live.start, name))
             x = norm_of(tn_sub(f, tn_to_dtype(tn_list_get(live.start, name), TN_F64)));
         tn_error_clear();
     }

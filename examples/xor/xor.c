@@ -51,7 +51,7 @@ int main(int argc, char **argv)
     bool right = tn_max_abs_diff(p, y) < 0.5;
     if (page && (tn_trace_html(page, &trace, 1) || fclose(page)))
         STOP(1, "--html %s: could not be written\n", html);
-    if (page) fprintf(stderr, "page written: %s; open it: xdg-open %s\n", html, html);
+    if (html) fprintf(stderr, "page written: %s; open it: xdg-open %s\n", html, html);
     tn_trace_free(trace), tn_optim_free(optimizer), tn_module_drop(model), tn_scope_end(program);
     if (fflush(stdout)) return perror("xor: standard output"), 1;
     return !right;

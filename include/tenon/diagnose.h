@@ -48,7 +48,7 @@ typedef struct tn_explain_report {
  *           mode does. And, with opt, "(optimizer)": on copies of both, a step more than quadruples
  *           the loss and a hundredth of it lowers it; or a step a thousand times as long still
  *           lowers it evenly. That runs loss up to three times more, with the copy; not for a loss
- *           below 0.1, several ranks, or L-BFGS. It knows nothing of clipping and warmup, and
+ *           below 0.1, several ranks, or L-BFGS. It knows nothing of clipping and schedules, and
  *           nothing is said of values of less than 16 inputs
  * Ranks     in a run of several, what it says of a gradient holds for this rank, whose number it
  *           gives. Parameters that had no gradient on another rank in the last averaging backward

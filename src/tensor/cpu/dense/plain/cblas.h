@@ -1,6 +1,6 @@
 /*
  * cblas.h - the part of OpenBLAS that tenon calls, where there is none: in a browser. Row-major
- * operands, alpha 1; plain.c computes it on the thread that calls.
+ * operands, alpha 1, beta 0 or 1; plain.c computes it on the thread that calls.
  */
 #ifndef TNI_PLAIN_CBLAS_H
 #define TNI_PLAIN_CBLAS_H
@@ -9,7 +9,7 @@ typedef int blasint;
 enum { CblasRowMajor = 101, CblasNoTrans = 111, CblasTrans = 112 };
 
 #define TNI_PLAIN_BLAS(F, T)                                                                       \
-    /* C [m, n] = op(A) [m, k] op(B) [k, n] + beta C */                                            \
+    /* C [m, n] = op(A) [m, k] op(B) [k, n] + beta C, beta 0 or 1 */                               \
     void cblas_##F##gemm(int order, int ta, int tb, blasint m, blasint n, blasint k, T alpha,      \
                          const T *a, blasint lda, const T *b, blasint ldb, T beta, T *c,           \
                          blasint ldc);                                                             \
