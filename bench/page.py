@@ -25,14 +25,16 @@ def main():
         sys.exit(f'page.py: want chromium and {page} (scripts/page makes it)')
     tab = browser.Browser(browser.program(), patience=300)
     tab.open('file://' + page)
+    while not tab.js('performance.getEntriesByName("ready").length'):
+        pass
     with open(os.path.join(HERE, 'playground.js'), encoding='utf-8') as script:
-        tab.js(script.read().replace("'use strict';", '') + ';"loaded"')
+        tab.js('window.nets = (() => {' + script.read() + '; return { playground, engine }; })(); "loaded"')
     tab.js(ENGINE)
     for width, batch in NETS:
         ours, theirs = [], []
         for _ in range(5):
-            ours.append(tab.js(f'engine(bench_live, {width}, {batch})'))
-            theirs.append(tab.js(f'playground([2, {width}, {width}, 1], {batch})'))
+            ours.append(tab.js(f'nets.engine(bench_live, {width}, {batch})'))
+            theirs.append(tab.js(f'nets.playground([2, {width}, {width}, 1], {batch})'))
         our, their = statistics.median(ours), statistics.median(theirs)
         print(f'2-{width}-{width}-1, batch {batch}: {our:.1f} us a step ({1e6 / our:.0f} a second), '
               f'by objects {their:.1f}: {their / our:.2f} times as many')

@@ -1,6 +1,5 @@
 // A net as objects, nodes and links, that computes sample by sample and link by link: how a page does it that has no
 // library. Weights and formulas are those of live.h's `layer linear, layer tanh` with a loss of two classes, by SGD.
-'use strict';
 
 function makeNet(sizes) {
   const layers = sizes.map((n, k) => Array.from({ length: n }, () => ({ inputs: [], outputs: [], bias: 0, biasGrad: 0,

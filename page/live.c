@@ -34,7 +34,7 @@ static struct live {
     bool has_built, has_stage;
     tn_tensor *y, *loss;
     double seconds, score[4]; /* test loss, accuracy, train loss, accuracy */
-    double last_loss, last_accuracy;
+    double last_loss;
     char refusal[1024];
     float *values;
     int count;
@@ -43,7 +43,6 @@ static struct live {
            .batch = 32,
            .seed = 1,
            .last_loss = NAN,
-           .last_accuracy = NAN,
            .score = { NAN, NAN, NAN, NAN } };
 
 static char text[TEXT];
@@ -141,8 +140,7 @@ static const char *build(void)
     tn_manual_seed((uint64_t)live.seed);
     if (!live.draws) live.draws = tn_generator_new(1);
     tn_generator_seed(live.draws, (uint64_t)live.seed);
-    live.built = tn_scope_begin();
-    live.has_built = true;
+    live.built = tn_scope_begin(), live.has_built = true;
     const char *wrong =
         live_model_make(&live.model, live.layer, live.layers, &live.data, live.tied);
     if (wrong) {
@@ -159,7 +157,7 @@ static const char *build(void)
             return said(tn_error_status());
     live.step = live.at = live.ordered = 0;
     live.seconds = live.factor = 0;
-    live.last_loss = live.last_accuracy = live.norm = NAN;
+    live.last_loss = live.norm = NAN;
     for (int i = 0; i < 4; i++) live.score[i] = NAN;
     return renew_optimizer();
 }
@@ -263,18 +261,17 @@ static const char *evaluate(int most)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-static const char *forward(void)
+static const char *forward(bool retain)
 {
     int64_t at[BATCH];
     if (!live.opt) return "forward: want build before";
     if (live.data.n_train < 1) return "forward: want points before";
     end_stage();
-    live.stage = tn_scope_begin();
-    live.has_stage = true;
+    live.stage = tn_scope_begin(), live.has_stage = true;
     const int n = (int)live.batch;
     tn_tensor *x = next_examples(at, n) ? live_data_batch(&live.data, at, n, &live.y) : NULL;
     tn_train(live.model.net, !live.eval);
-    tn_tensor *out = x ? live_model_call(&live.model, x, true) : NULL;
+    tn_tensor *out = x ? live_model_call(&live.model, x, retain) : NULL;
     live.loss = loss_of(out, live.y);
     if (!live.loss) {
         const char *wrong = said(tn_error_status());
@@ -282,9 +279,19 @@ static const char *forward(void)
         return wrong;
     }
     live.last_loss = tn_item(live.loss);
-    live.last_accuracy = accuracy_of(out, live.y);
     live.part = FORWARD;
     return "";
+}
+
+/* Before clipping. Where nothing is clipped it is computed when it is asked for. */
+static double grad_norm(double clip)
+{
+    TN_SCOPE
+    {
+        tn_list *p = live.model.net ? tn_parameters(live.model.net) : NULL;
+        if (p && p->n > 0 && isnan(live.norm)) live.norm = tn_clip_grad_norm(p, clip, 2, false);
+    }
+    return live.norm;
 }
 
 static const char *backward(void)
@@ -292,14 +299,12 @@ static const char *backward(void)
     if (live.part != FORWARD) return "backward: want forward before";
     tn_status status = tn_optim_zero_grad(live.opt);
     if (status == TN_OK) status = tn_backward(live.loss);
-    if (status == TN_OK) {
-        tn_list *p = tn_parameters(live.model.net);
-        live.norm =
-            p->n > 0 ? tn_clip_grad_norm(p, live.clip > 0 ? live.clip : INFINITY, 2, false) : 0;
-        live.factor = live.clip > 0 && live.norm > live.clip ? live.clip / (live.norm + 1e-6) : 1;
-        live.part = BACKWARD;
-    }
-    return said(status);
+    if (status != TN_OK) return said(status);
+    live.norm = NAN;
+    if (live.clip > 0) live.norm = grad_norm(live.clip);
+    live.factor = live.norm > live.clip ? live.clip / (live.norm + 1e-6) : 1;
+    live.part = BACKWARD;
+    return "";
 }
 
 static const char *update(void)
@@ -315,16 +320,14 @@ static const char *update(void)
 
 static const char *steps(int n)
 {
-    struct timespec from, to;
+    const clock_t from = clock();
     const char *wrong = "";
-    clock_gettime(CLOCK_MONOTONIC, &from);
     for (int i = 0; i < n && !*wrong; i++) {
-        wrong = forward();
+        wrong = forward(i == n - 1); /* gradients are looked at after the last one */
         if (!*wrong) wrong = backward();
         if (!*wrong) wrong = update();
     }
-    clock_gettime(CLOCK_MONOTONIC, &to);
-    live.seconds += (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
+    live.seconds += (double)(clock() - from) / CLOCKS_PER_SEC;
     return wrong;
 }
 
@@ -463,7 +466,7 @@ const char *live_do(const char *line)
     if (strcmp(w, "optimizer") == 0) return use_optimizer(a, b, c);
     if (strcmp(w, "freeze") == 0) return freeze(atoi(a), strcmp(b, "on") == 0);
     if (strcmp(w, "step") == 0) return steps(n > 1 ? atoi(a) : 1);
-    if (strcmp(w, "forward") == 0) return forward();
+    if (strcmp(w, "forward") == 0) return forward(true);
     if (strcmp(w, "backward") == 0) return backward();
     if (strcmp(w, "update") == 0) return update();
     if (strcmp(w, "evaluate") == 0) return evaluate(n > 1 ? atoi(a) : BATCH);
@@ -543,19 +546,19 @@ double live_number(const char *what)
         double value;
         /* clang-format off */
     } known[] = {
-        { "step", live.step }, { "loss", live.last_loss }, { "accuracy", live.last_accuracy },
+        { "step", live.step }, { "loss", live.last_loss }, { "seconds", live.seconds },
         { "rate", live.opt ? tn_optim_lr(live.opt, 0) : live.rate }, { "batch", live.batch },
-        { "clip_factor", live.factor }, { "grad_norm", live.norm }, { "seconds", live.seconds },
+        { "clip_factor", live.factor }, { "classes", live.data.classes },
         { "test_loss", live.score[0] }, { "test_accuracy", live.score[1] },
         { "train_loss", live.score[2] }, { "train_accuracy", live.score[3] },
         { "parameters", live.model.net ? (double)tn_count_parameters(live.model.net, false) : NAN },
-        { "classes", live.data.classes },
         /* clang-format on */
     };
     char word[3][64] = { "", "", "" };
     int n = sscanf(what, "%63s %63s %63s", word[0], word[1], word[2]);
     if (n == 3 && strcmp(word[0], "act") == 0) return of_activation(act(atoi(word[1])), word[2]);
     if (n == 2) return of_slot(word[0], word[1]);
+    if (strcmp(what, "grad_norm") == 0) return grad_norm(INFINITY);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(what, known[i].name) == 0) return known[i].value;
     return NAN;

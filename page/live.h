@@ -49,9 +49,9 @@ const char *live_do(const char *line);
 
 /**
  * A number, NaN if there is none:
- *   step   loss, accuracy (of the last batch)   rate (of the last step)   clip_factor   grad_norm
+ *   step   loss (of the last batch)   rate (of the last step)   clip_factor   grad_norm
  *   test_loss, test_accuracy, train_loss, train_accuracy (after `evaluate`)   parameters
- *   classes   batch   seconds (that steps took so far)
+ *   classes   batch   seconds (of the processor, by steps)
  *   norm NAME | grad NAME    L2 norms of a slot and of its gradient (NaN: it has none)
  *   mean NAME | max NAME     of a slot
  *   act L mean | act L std | act L zeros      of layer L's last output; zeros: a share
