@@ -180,6 +180,8 @@ def check(tree, files, edited, program):
 
 
 def main():
+    if len(sys.argv) > 1 and sys.argv[1].startswith("-"):
+        sys.exit(f"extending_check.py: {sys.argv[1]}: want a folder, or nothing")
     found, program = sections(read(os.path.join(ROOT, "docs/extending.md")).decode())
     files, failed, edited = sources(), 0, set()
     for title, edits in found:

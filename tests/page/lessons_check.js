@@ -1,0 +1,57 @@
+// Every lesson's lines natively and by WebAssembly under node: the same numbers on a first batch, the same outcome after
+// long runs, whose numbers part ways as sums are added in another order.
+// usage: node tests/page/lessons_check.js NATIVE-REPLAY REPLAY.js DIGITS TEXT
+'use strict';
+
+const { execFileSync } = require('child_process');
+const { readFileSync } = require('fs');
+const { join } = require('path');
+
+const [native, script, ...data] = process.argv.slice(2);
+const source = readFileSync(join(__dirname, '../../page/lessons.js'), 'utf8');
+const lessons = new Function(`${source}; return LESSONS;`)();
+
+// What each part of a lesson gives, as the page collects it.
+function play(program, before, lesson) {
+  const lines = [...lesson.stage];
+  for (const part of lesson.run) {
+    lines.push(...part.lines.map((line) => (line === part.refused ? `refused ${line}` : line)));
+    for (const what of Object.values(part.numbers || {})) lines.push(`number ${what}`);
+    for (const what of Object.values(part.keep || {})) lines.push(`values ${what}`);
+  }
+  const input = lines.join('\n') + '\n';
+  const out = execFileSync(program, [...before, ...data], { input, encoding: 'utf8', stdio: ['pipe', 'pipe', 'pipe'] });
+  const said = out.trim().split('\n');
+  return lesson.run.map((part) => {
+    const got = {};
+    if (part.refused) got.said = said.shift();
+    for (const key of Object.keys(part.numbers || {})) got[key] = Number(said.shift().split(' ').pop());
+    for (const key of Object.keys(part.keep || {})) got[key] = said.shift().split(' ').map(Number);
+    return got;
+  });
+}
+
+let passed = 0, failed = 0;
+function check(what, right, told) {
+  if (right) passed++;
+  else {
+    failed++;
+    console.log(`${what}: ${told}`);
+  }
+}
+
+const near = (a, b) => Math.abs(a - b) <= 1e-4 * Math.max(Math.abs(a), Math.abs(b)) + 1e-6;
+for (const lesson of lessons) {
+  const here = play(native, [], lesson), there = play(process.execPath, [script], lesson);
+  const again = play(process.execPath, [script], lesson);
+  check(`${lesson.name}: the same bits again`, JSON.stringify(there) === JSON.stringify(again), 'other numbers');
+  const [a, b] = [lesson.answer(here), lesson.answer(there)];
+  check(`${lesson.name}: the outcome`, a === b, `${a} natively, ${b} by WebAssembly`);
+  for (let i = 0; i < here.length && !lesson.run[i].lines.some((line) => line.startsWith('step ')); i++)
+    for (const key of Object.keys(lesson.run[i].numbers || {})) {
+      const [x, y] = [here[i][key], there[i][key]];
+      check(`${lesson.name}: ${lesson.run[i].label}: ${key}`, near(x, y) || (Number.isNaN(x) && Number.isNaN(y)), `${x}, ${y}`);
+    }
+}
+console.log(`${passed} passed, ${failed} failed`);
+process.exit(failed ? 1 : 0);
