@@ -5,12 +5,12 @@
 
 const DATA = ['spirals', 'circles', 'xor', 'points', 'digits', 'text'];
 const LEADS = {
-    spirals: 'Press Run: the background takes the colours of the points, and at the right each batch’s dots pull the running bars along.',
-    circles: 'A disc in a ring. Watch how few neurons it takes to close a line around the disc.',
-    xor: 'Four corners. No straight line parts them: take the activation away and look.',
+    spirals: 'A small neural network learns to tell blue points from orange. Press Run: the background is its answer. Words: the ? at the right.',
+    circles: 'A disc in a ring. Press Run, then give layer 0 fewer outputs: how few can still close a line around the disc?',
+    xor: 'Four corners. No straight line parts the colours: remove the tanh layer (✕), press Run and look.',
     points: 'Your own points. Click some of each class, then press Run.',
-    digits: 'A small CNN on digits of 8 × 8. Run it, then draw a digit and see what it says.',
-    text: 'One transformer block learns which character comes next. Watch what it writes, and where its heads look.',
+    digits: 'A small network of convolutions reads digits of 8 × 8 dots. Press Run, then draw a digit and see what it says.',
+    text: 'One transformer block learns which character comes next. Press Run: watch what it writes and where its heads look back.',
 };
 const choice = (names, now, label, action) => make('select', { 'aria-label': label, onchange: (e) => action(e.target.value) },
     names.map((n) => make('option', { value: n, selected: n === now }, n.replace('_', ' ') || '…')));
@@ -30,7 +30,7 @@ function built() {
     plane.train = null;
     Object.assign(app, { curves: newCurves(), steps: number('step') || 0, evaluateAt: 0, dirty: true });
     if (!app.lesson) app.series = [];
-    $('lead').textContent = app.lesson ? 'A lesson: first guess, then it runs here.' : LEADS[setup.data];
+    $('lead').textContent = app.lesson ? 'A lesson: first guess, then it runs here. Words are explained under the ? at the right.' : LEADS[setup.data];
     document.body.dataset.data = setup.data;
     renderLayers();
     renderKnobs();

@@ -90,9 +90,9 @@ function stopSlow(wrong = '') {
 }
 
 const SAY = [
-    'Each layer puts out its values. Norms in train mode also move their running statistics here.',
-    'Gradients come back, last layer first. Buffers have none.',
-    'The optimizer changes each parameter. The buffers are not on its list: it passes them by.',
+    'Each layer puts out values, mean ± spread. Batch norm (train mode) moves its buffers here.',
+    'Gradients come back, last layer first; shown is their length. Buffers have none.',
+    'The optimizer changes each parameter. Buffers are not on its list: it passes them by.',
 ];
 
 function stepPanel() {
@@ -104,7 +104,7 @@ function renderSlow() {
     if (!$('step-table')) return;
     const done = order(), current = done[slow.at];
     fill($('phases'), PHASES.map((p, i) => make(`span.${p}`, { 'aria-current': i === slow.phase ? 'step' : null }, p)));
-    $('say').textContent = slow.phase < 0 ? 'Slow motion (m) takes one step apart: forward, backward, optimizer.' : SAY[slow.phase];
+    $('say').textContent = slow.phase < 0 ? 'Press Slow motion, above, or m: it takes one step apart, row by row.' : SAY[slow.phase];
     const reached = (i, p) => p < slow.phase || (p === slow.phase && done.indexOf(i) <= slow.at);
     const line = (row, i) => make(`tr${i === current ? '.now' : ''}`, { 'data-phase': PHASES[slow.phase] || null },
         make('th', { scope: 'row' }, make(`i.swatch.${row.kind}`), row.name),
