@@ -204,7 +204,7 @@ function onKey(event) {
     const { target, key } = event;
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector('dialog[open]')) return;
     if (target.closest('[role=tablist]') && ['ArrowLeft', 'ArrowRight'].includes(key)) return tabKeys(event);
-    if (target.matches('input, select, textarea') && key !== 'Escape') return;
+    if (target.matches('input, select, textarea') && !['Escape', '?'].includes(key)) return;
     if (target.matches('button, summary') && [' ', 'Enter'].includes(key)) return;
     if (!KEYS[key] || !engine) return;
     event.preventDefault();

@@ -64,7 +64,7 @@ function slotChip(slot) {
         if (!x) return;
         heat(image, x.length > IMAGE_MOST ? x.subarray(0, IMAGE_MOST - IMAGE_MOST % columns) : x, columns);
         const size = number('norm ' + slot.name), grad = number('grad ' + slot.name);
-        put(told.firstChild, `norm ${digits(size)}`);
+        put(told.firstChild, `${slot.shape.length ? 'norm' : 'value'} ${digits(size)}`);
         if (isParameter) put(told.lastChild, ` ∇ ${digits(grad)}`);
     };
     return { draw, node: make(`div.chip.${isParameter ? 'parameter' : 'buffer'}`, image,

@@ -16,6 +16,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'trace'))
 import browser  # noqa: E402
+import firefox  # noqa: E402
 
 CHECKED = {'passed': 0, 'failed': 0}
 SIZES, SCHEMES = ((1280, 800), (800, 600)), ('light', 'dark')
@@ -334,6 +335,34 @@ def keyboard(page):
     page.quiet('by keyboard')
 
 
+def in_firefox(path):
+    """The same page in Firefox, where there is one: every data set trains, a lesson comes to its end, at both sizes."""
+    if not firefox.program():
+        return print('there is no Firefox: not tried there')
+    other = firefox.Firefox(firefox.program())
+
+    def js(expression):  # a script of the page's own, which sees its constants
+        code = json.dumps(f'window.answer = JSON.stringify({expression})')
+        return json.loads(other.js(f"(() => {{ const s = document.createElement('script'); s.textContent = {code};"
+                                   " document.head.append(s); return (window.wrappedJSObject || window).answer; })()"))
+
+    try:
+        for width, height, data in ((1280, 800, 'spirals'), (800, 600, 'circles'), (1280, 800, 'digits'), (800, 600, 'text')):
+            other.open(f'file://{os.path.abspath(path)}', width, height)
+            end = time.monotonic() + 90
+            while not js("performance.getEntriesByName('ready').length > 0") and time.monotonic() < end:
+                time.sleep(0.1)
+            trained = js(f"(chooseData('{data}'), tellAll(['step', 'evaluate 64'])) || [number('train_loss'), "
+                               "tellAll(['step 120', 'evaluate 64']) || number('train_loss')]")
+            check(f'in Firefox {data} train', isinstance(trained, list) and trained[1] < trained[0], trained)
+            wide = js('document.documentElement.scrollWidth - innerWidth')
+            check(f'in Firefox no sideways scrolling: {data}, {width}', wide <= 0, wide)
+            refused = js("tell('give 1.running_mean') || text('refusal')") if data != 'text' else 'buffer'
+            check(f'in Firefox the refusal: {data}', 'buffer' in refused, refused)
+    finally:
+        other.close()
+
+
 def main():
     if not browser.program():
         print('skipped: there is no Chromium')
@@ -350,6 +379,7 @@ def main():
             scene(Page(tab, sys.argv[1], folder))
     finally:
         tab.close()
+    in_firefox(sys.argv[1])
     print(f"{CHECKED['passed']} passed, {CHECKED['failed']} failed")
     return 1 if CHECKED['failed'] else 0
 
