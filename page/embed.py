@@ -8,8 +8,9 @@ import base64
 import os
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-RECORDED = os.path.join(HERE, '..', 'src', 'ext', 'trace', 'page', 'page.css')
-SCRIPTS = ('engine', 'lessons', 'pictures', 'curves', 'layers', 'inputs', 'slow', 'player', 'knobs', 'app')
+RECORDED = os.path.join(HERE, '..', 'src', 'ext', 'trace', 'page')
+OWN = ('engine', 'lessons', 'pictures', 'curves', 'layers', 'inputs', 'slow', 'player', 'knobs', 'app')
+SCRIPTS = [os.path.join(RECORDED, 'elements.js')] + [os.path.join(HERE, name + '.js') for name in OWN]
 
 
 def read(path):
@@ -25,7 +26,7 @@ def coded(path):
 
 def style():
     """The colours, buttons and words of the recorded page, and what is the live page's own."""
-    shared, mark, _ = read(RECORDED).partition('/* ---- above the graph')
+    shared, mark, _ = read(os.path.join(RECORDED, 'page.css')).partition('/* ---- above the graph')
     if not mark:
         raise SystemExit('embed.py: page.css has no part "above the graph"')
     return shared + read(os.path.join(HERE, 'live.css'))
@@ -36,7 +37,7 @@ def main():
     for name in ('engine', 'digits', 'text', 'out'):
         parser.add_argument('--' + name, required=True)
     given = parser.parse_args()
-    parts = {'style': style(), 'script': '\n'.join(read(os.path.join(HERE, name + '.js')) for name in SCRIPTS),
+    parts = {'style': style(), 'script': '\n'.join(read(path) for path in SCRIPTS),
              'engine': read(given.engine), 'digits': coded(given.digits), 'text': coded(given.text)}
     for name in ('script', 'engine'):
         if any(word in parts[name].lower() for word in ('</script', '<!--')):

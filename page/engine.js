@@ -2,40 +2,15 @@
  * engine.js - what the page asks of the engine (live.h), and the set-up as lines: every knob and
  * every lesson says a line, and the page's own copy of the set-up follows from the lines said.
  */
-'use strict';
-
-const $ = (id) => document.getElementById(id);
-
-/* make('p.note', { title: '...' }, children...): null, false and '' are left out. */
-function make(what, ...rest) {
-    const [tag, ...classes] = what.split('.'), e = document.createElement(tag);
-    if (classes.length) e.className = classes.join(' ');
-    for (const part of rest.flat(Infinity)) {
-        if (part === null || part === undefined || part === false || part === '') continue;
-        if (typeof part !== 'object' || part instanceof Node) e.append(part);
-        else for (const [name, value] of Object.entries(part))
-            if (name.startsWith('on')) e.addEventListener(name.slice(2), value);
-            else if (value !== null && value !== false) e.setAttribute(name, value === true ? '' : value);
-    }
-    return e;
-}
-
-const fill = (e, ...children) => (e.replaceChildren(...make('i', children).childNodes), e);
 
 /* Writes a text only where it is another one. */
 function put(e, text) {
     if (e.textContent !== text) e.textContent = text;
 }
 
-/* A number in three digits; what there is none of is a dash. */
-function digits(x, many = 3) {
-    if (x === null || x === undefined || Number.isNaN(x)) return '–';
-    const size = Math.abs(x), plain = size === 0 || (size >= 1e-3 && size < 1e5);
-    const whole = Number.isInteger(x) && size < 1e6;
-    const text = whole ? String(x) : plain ? String(Number(x.toPrecision(many)))
-        : x.toExponential(many - 1).replace(/\.?0+e/, 'e').replace('e+', 'e');
-    return text.replace(/-/g, '−').replace('Infinity', '∞');
-}
+/* A number in three digits, a count whole; what there is none of is a dash. */
+const digits = (x, many = 3) => (!isThere(x) || Number.isNaN(x) ? '–'
+    : Number.isInteger(x) && Math.abs(x) < 1e6 ? String(x).replace('-', '−') : rounded(x, many));
 
 const percent = (x) => (Number.isNaN(x) || x === undefined ? '–' : `${Number((100 * x).toFixed(1))} %`);
 const norm = (x) => Math.sqrt(x.reduce((sum, v) => sum + v * v, 0));

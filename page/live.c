@@ -300,9 +300,13 @@ static const char *backward(void)
     tn_status status = tn_optim_zero_grad(live.opt);
     if (status == TN_OK) status = tn_backward(live.loss);
     if (status != TN_OK) return said(status);
-    live.norm = NAN;
-    if (live.clip > 0) live.norm = grad_norm(live.clip);
-    live.factor = live.norm > live.clip ? live.clip / (live.norm + 1e-6) : 1;
+    live.factor = 1, live.norm = NAN;
+    if (live.clip > 0) {
+        const double before = grad_norm(live.clip);
+        live.norm = NAN;
+        live.factor = before > 0 ? grad_norm(INFINITY) / before : 1;
+        live.norm = before;
+    }
     live.part = BACKWARD;
     return "";
 }

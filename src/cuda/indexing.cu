@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "tensor/classes.h"
 #include "cuda/capture.h"
 #include "cuda/ids.h"
 
@@ -60,12 +61,12 @@ tn_status tni_cuda_fault_error(const tni_cuda_fault *f)
     const char *name = name_of(f->launch);
     char op[80] = "";
     if (name) std::snprintf(op, sizeof op, "tn_%s: ", name);
-    const char *from_one = f->value == f->limit ? "; of labels from 1, want 1 subtracted" : "";
     if (f->set == TNI_FAULT_TARGET)
         return tni_cuda_host->fail(TN_E_INDEX,
                                    "%starget value %" PRId64 " at row %" PRId64 ": want 0..%" PRId64
                                    " (or %" PRId64 " to ignore)%s",
-                                   op, f->value, f->position, f->limit - 1, f->ignore, from_one);
+                                   op, f->value, f->position, f->limit - 1, f->ignore,
+                                   TNI_CLASS_HINT(f->value, f->limit));
     const char *place = "%sindex %" PRId64 " at position %" PRId64 ": want 0..%" PRId64;
     if (f->limit == 0) place = "%sindex %" PRId64 " at position %" PRId64 ": the axis is empty";
     return tni_cuda_host->fail(TN_E_INDEX, place, op, f->value, f->position, f->limit - 1);

@@ -149,7 +149,7 @@ double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p,
         status = tni_change_all(__func__, parameters->n, scaled, &(scaling){ parameters, factor });
     tn_set_grad_enabled(was);
     tn_scope_end(scope);
-    if (status == TN_OK) TNI_NOTIFY_OF(clipped, total, max_norm);
+    if (status == TN_OK) TNI_NOTIFY_OF(clipped, total, max_norm, factor);
     return status == TN_OK ? total : NAN;
 }
 
@@ -188,6 +188,7 @@ static tn_status scale_by(const tn_list *parameters, tn_tensor *total, double ma
         if (!own || !wide) return tni_pending();
         TNI_TRY(wide == g ? tn_mul_(g, own) : tn_copy_(g, tn_mul(wide, own)));
     }
+    TNI_NOTIFY_OF(clipped, tn_item(total), max_norm, tn_item(factor));
     return TN_OK;
 }
 
@@ -206,7 +207,6 @@ tn_tensor *tn_clip_grad_norm_tensor(const tn_list *parameters, double max_norm, 
     tn_status status = cells ? norms_into(parameters, p, cells) : tni_pending();
     tn_tensor *total = status == TN_OK ? tn_norm(cells, p, NULL, 0, false) : NULL;
     if (!total || scale_by(parameters, total, max_norm) != TN_OK) total = NULL;
-    if (total) TNI_NOTIFY_OF(clipped, tn_item(total), max_norm);
     tn_set_grad_enabled(was);
     return tn_scope_return(scope, total);
 }

@@ -15,4 +15,7 @@ TN_FN tni_class tni_class_of(int64_t target, int64_t c, int64_t ignore)
     return target < 0 || target >= c ? TNI_CLASS_BAD : TNI_CLASS_GOOD;
 }
 
+/* The end of a message about a target that is no class of c. */
+#define TNI_CLASS_HINT(t, c) ((t) == (c) ? "; of labels from 1, want 1 subtracted" : "")
+
 #endif

@@ -68,8 +68,8 @@ struct tni_watcher {
     /* an optimizer is about to write n parameters: opt->part[0..n), and opt->call by a kernel */
     tn_status (*steps)(tni_watcher *self, struct tn_optim *opt, int n);
     void (*stepped)(tni_watcher *self, struct tn_optim *opt); /* and has changed them */
-    /* tn_clip_grad_norm has brought gradients of this joint norm down to the limit, if above it */
-    void (*clipped)(tni_watcher *self, double norm, double limit);
+    /* tn_clip_grad_norm has multiplied gradients of this joint norm by the factor, if below 1 */
+    void (*clipped)(tni_watcher *self, double norm, double limit, double factor);
     /* The host reads, draws or decides something that later runs of a captured step would not:
      * "tn_item" "reads a value": want "it read after tn_capture_run". Sets the message. */
     void (*refuses)(tni_watcher *self, const char *function, const char *does, const char *want);

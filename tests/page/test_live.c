@@ -143,12 +143,18 @@ START_TEST(decay)
 }
 END_TEST
 
-/* One tensor under two names, whose gradient is the sum over both uses. */
-START_TEST(tied_text)
+/* A text of the letters a to d, for `data text`. */
+static void give_text(void)
 {
     char *bytes = live_room(1000);
     ck_assert_ptr_nonnull(bytes);
     for (int i = 0; i < 1000; i++) bytes[i] = "abcd"[i * i / 7 % 4];
+}
+
+/* One tensor under two names, whose gradient is the sum over both uses. */
+START_TEST(tied_text)
+{
+    give_text();
     LINES("data text", "batch 4", "model", "layer embedding 8", "layer table", "layer block 2",
           "tie", "build", "optimizer sgd 0.1", "forward", "backward");
     ck_assert_str_eq(live_text("alphabet"), "abcd");
@@ -174,9 +180,7 @@ END_TEST
  * numbers; and the target is the character after it. */
 START_TEST(next_characters)
 {
-    char *bytes = live_room(1000);
-    ck_assert_ptr_nonnull(bytes);
-    for (int i = 0; i < 1000; i++) bytes[i] = "abcd"[i * i / 7 % 4];
+    give_text();
     LINES("data text", "batch 16", "model", "layer embedding 4", "layer table", "layer block 1",
           "build", "forward");
     int alike = 0;

@@ -2,8 +2,8 @@
  * explain_summary.c - tn_module_summary, with its exact text.
  *
  * Seen to fail: without come_out's count (src/ext/diagnose/summary.c) a_summary ends early; with
- * alike() blind to texts and numbers a_summary_folds_what_repeats fails; without its hooks
- * a_summary_with_shapes fails.
+ * alike() blind to texts and numbers a_summary_folds_what_repeats fails; without its hooks,
+ * or in train mode, a_summary_with_shapes fails.
  */
 #include "nn/boxes.h"
 #include "models.h"
@@ -150,6 +150,10 @@ START_TEST(a_summary_with_shapes)
     assert_fails(tn_module_summary_with(stderr, m, tn_ones(TN_SHAPE(3, 2, 8, 8))), TN_E_SHAPE,
                  "tn_module_summary_with: tn_conv2d: x [3,2,8,8]");
     assert_fails(tn_module_summary_with(stderr, m, NULL), TN_E_INVALID, "x is NULL");
+    tn_module *norm = owned(tn_batch_norm1d_new(4, (tn_batch_norm_options){ 0 }));
+    file = tmpfile(); /* one row, which a batch norm refuses in train mode */
+    assert_ok(tn_module_summary_with(file, norm, tn_ones(TN_SHAPE(1, 4))));
+    ck_assert_ptr_nonnull(strstr(text_of(file), "-> [1,4]"));
 }
 END_TEST
 

@@ -58,7 +58,7 @@ static const tni_picture *picture_of(const tni_numbers *v, const double *x, cons
     uint64_t key = v->hash;
     for (int d = 0; d < s->rank; d++) key = (key ^ (uint64_t)s->size[d]) * 0x100000001b3u;
     const void *as = (const void *)(uintptr_t)(key | 1);
-    tni_picture *made = tni_map_get(&p->known, as), like = { .rows = 1, .columns = 24 };
+    tni_picture *made = tni_map_get(&p->known, as), like = { 0 };
     if (made) return made;
     const int64_t h = s->rank > 1 ? s->size[s->rank - 2] : 1,
                   w = s->rank ? s->size[s->rank - 1] : 1;
@@ -71,7 +71,7 @@ static const tni_picture *picture_of(const tni_numbers *v, const double *x, cons
         like.slices = TNI_MIN(all, TNI_MIN((int64_t)16, 784 / (like.rows * like.columns)));
         n = like.slices * like.rows * like.columns;
     }
-    if (n > p->room) n = 0, like = (tni_picture){ .rows = 1, .columns = 24 };
+    if (n == 0 || n > p->room) n = 0, like = (tni_picture){ .rows = 1, .columns = 24 };
     if (!n && !(isfinite(v->max - v->min) && v->max > v->min)) return NULL;
     made =
         tni_arena_alloc(p->arena, sizeof *made + (size_t)TNI_MAX(n, like.columns) * sizeof(float));

@@ -234,10 +234,9 @@ static void stepped(tni_watcher *self, tn_optim *opt)
     each_entry(tr, note_step);
 }
 
-static void clipped(tni_watcher *self, double norm, double limit)
+static void clipped(tni_watcher *self, double norm, double limit, double factor)
 {
     TNI_RECORDER(tr, self);
-    double factor = limit / (norm + 1e-6);
     if (tr && tr->now.n_passes && !tr->now.stepped && limit < INFINITY) /* else it only measures */
         tr->now.clip = (tni_log_clip){ norm, limit, factor >= 1 ? 1 : factor, true };
 }

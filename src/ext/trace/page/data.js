@@ -58,12 +58,7 @@ const sameNumbers = (a, b) => a?.hash === b?.hash;
 
 /* That many digits, with a true minus sign. */
 function digits(x, many = 4) {
-    if (x === null || x === undefined) return '–';
-    if (Object.is(x, -0)) return '−0';
-    const size = Math.abs(x), plain = size === 0 || (size >= 1e-3 && size < 1e5);
-    const text = plain ? String(Number(x.toPrecision(many)))
-        : x.toExponential(Math.min(2, many - 1)).replace(/\.?0+e/, 'e').replace('e+', 'e');
-    return text.replace(/-/g, '−').replace('Infinity', '∞');
+    return !isThere(x) ? '–' : Object.is(x, -0) ? '−0' : rounded(x, many);
 }
 
 const plural = (n, word) => `${n} ${word}${n === 1 ? '' : 's'}`;

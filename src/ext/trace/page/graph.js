@@ -5,29 +5,6 @@
  * added, what is out of view is taken away. Colours and numbers follow the position (paint).
  */
 
-const SVG = 'http://www.w3.org/2000/svg';
-const $ = (id) => document.getElementById(id);
-
-/* An element, make('p.note', { id: 'a' }, ...children); class and attributes may be left out. Texts
- * become text, so nothing in a trace is markup. */
-function make(kind, ...children) {
-    const [tag, cls] = kind.split('.'), svg = tag.startsWith('svg:');
-    const attributes = children[0]?.constructor === Object ? children.shift() : {};
-    const e = svg ? document.createElementNS(SVG, tag.slice(4)) : document.createElement(tag);
-    for (const [name, value] of Object.entries({ class: cls, ...attributes }))
-        if (name.startsWith('on')) e.addEventListener(name.slice(2), value);
-        else if (isThere(value)) e.setAttribute(name, value);
-    return fill(e, children);
-}
-
-const isThere = (x) => x !== null && x !== undefined && x !== false;
-
-/* The children, in lists of any depth, take the place of those that were there. */
-function fill(e, ...children) {
-    e.replaceChildren(...children.flat(Infinity).filter(isThere));
-    return e;
-}
-
 /* What the page shows; everything drawn follows from it. */
 const state = {
     trace: 0, at: 0,   /* which trace, which of its positions */

@@ -55,8 +55,7 @@ static inline tn_status row_check_classes(const char *function, const int64_t *t
             return tni_error(TN_E_INDEX,
                              "%s: target value %" PRId64 " at row %" PRId64 ": want 0..%" PRId64
                              " (or %" PRId64 " to ignore)%s",
-                             function, t, first + i, c - 1, ignore,
-                             t == c ? "; of labels from 1, want 1 subtracted" : "");
+                             function, t, first + i, c - 1, ignore, TNI_CLASS_HINT(t, c));
     }
     return TN_OK;
 }
