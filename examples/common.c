@@ -45,8 +45,6 @@ int ex_end(void)
     return complained ? 1 : ex_signal ? 128 + ex_signal : 0;
 }
 
-/* ---- options --------------------------------------------------------------------------------- */
-
 static ex_option *table;
 static int rows;
 
@@ -60,13 +58,13 @@ ex_option *ex_next(const ex_option *o, unsigned traits)
 /* Real numbers with the fewest digits that give the same value again. */
 const char *ex_value(ex_option *o)
 {
-    const char *string = o->kind == EX_STRING ? *(const char **)o->value : NULL;
+    if (o->kind == EX_STRING && *(char **)o->value) return *(char **)o->value;
     if (o->kind == EX_WHOLE) snprintf(o->text, sizeof o->text, "%d", *(int *)o->value);
     for (int digits = 6; o->kind == EX_REAL && digits < 18; digits++) {
         snprintf(o->text, sizeof o->text, "%.*g", digits, *(double *)o->value);
         if (strtod(o->text, NULL) == *(double *)o->value) break;
     }
-    return string ? string : o->text;
+    return o->text;
 }
 
 bool ex_read(ex_option *o, const char *text)
@@ -110,10 +108,8 @@ int ex_parse(const char *what, ex_option *options, int n, int most, int argc, ch
     rows = n;
     /* The next file opened would get a closed descriptor's number, and our output. Standard
      * output's stand-in accepts no bytes, so the loss is noticed, as it should be. */
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-        if (fcntl(fd, F_GETFD) < 0 &&
-            open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR) < 0)
-            exit(1);
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 1 ? O_RDONLY : O_RDWR) < 0) exit(1);
     signal(SIGXFSZ, SIG_IGN); /* a file at its size limit then gives an error, like a full disk */
     for (int i = 0; i < n; i++)
         if (table[i].help)
@@ -133,8 +129,6 @@ int ex_parse(const char *what, ex_option *options, int n, int most, int argc, ch
     if (argc > optind + most) ex_refuse("unexpected argument %s (see --help)", argv[optind + most]);
     return optind;
 }
-
-/* ---- where it runs, a page ------------------------------------------------------------------- */
 
 tn_device ex_device(const char *name)
 {

@@ -1,7 +1,6 @@
 /*
- * common.h - shared by the example programs, so that each of them can concentrate on its model:
- * messages, options, a page of the first steps. training.h has what only the programs
- * that train share. Nothing here uses the library's internals: only <tenon/tenon.h>.
+ * common.h - shared by the example programs, and written with <tenon/tenon.h> alone: messages,
+ * options, a page of the first steps. training.h has what only the programs that train share.
  */
 #ifndef EXAMPLES_COMMON_H
 #define EXAMPLES_COMMON_H
@@ -10,26 +9,21 @@
 #include <stdatomic.h>
 #include <tenon/tenon.h>
 
-/* ---- the process ----------------------------------------------------------------------------- */
-
 #define ex_program program_invocation_short_name
-/* Prints "PROGRAM: message"; the program goes on, but will end with 1. Use it for a file that
- * cannot be written while there is work to save. */
+/* Prints "PROGRAM: message"; the program goes on, but will end with 1: for a file that cannot be
+ * written while there is work to save. */
 void ex_complain(const char *format, ...) TN_PRINTF(1, 2);
 /* The same, and ends the program with 2: for errors on the command line. */
 #define ex_refuse(...) (ex_complain(__VA_ARGS__), exit(2))
 /* Ends the program with tn_error() and 1 unless status is TN_OK; unless pointer is not NULL. */
 void ex_check(tn_status status);
 #define ex_check_ptr(pointer) ex_check((pointer) ? TN_OK : TN_E_INVALID)
-extern bool ex_redrawn; /* the terminal's last line is a progress line, to be replaced */
-void ex_flush(void);    /* standard output; ex_end reports a failure */
+extern bool ex_redrawn;      /* the terminal's last line is a progress line, to be replaced */
+void ex_flush(void);         /* standard output; ex_end reports a failure */
+extern atomic_int ex_signal; /* that came while it trained, or 0: check it during long work */
 /* Call this last: returns the exit status. 1 after a complaint (lost lines on standard output are
  * one), 128 plus the signal received, else 0. */
 int ex_end(void);
-/* The first signal that came while it trained, or 0: check it during long work. */
-extern atomic_int ex_signal;
-
-/* ---- options --------------------------------------------------------------------------------- */
 
 /* What an option's value is, besides its kind. */
 enum {
@@ -73,8 +67,6 @@ ex_option *ex_next(const ex_option *o, unsigned traits);
 const char *ex_value(ex_option *o); /* as a text; of a number until the next call */
 /* False if text is not a value of o. "" names no file: it comes from an unset variable. */
 bool ex_read(ex_option *o, const char *text);
-
-/* ---- where it runs, a page ------------------------------------------------------------------- */
 
 /* "cpu" or "cuda". Another word ends the program with 2, a missing device with 1 and the reason. */
 tn_device ex_device(const char *name);

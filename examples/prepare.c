@@ -11,8 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- which files are refused ----------------------------------------------------------------- */
-
 /* The end of the library's message, after the function and the path. */
 #define REASON (strrchr(tn_error(), ':') + 2)
 
@@ -62,8 +60,6 @@ static void check_file(const ex_option *o)
     if (status == TN_E_STATE) ex_refuse("--%s %s: named twice, or %s", o->name, path, tn_error());
     if (status == TN_E_IO && (replaced || !there)) ex_refuse("--%s %s: %s", o->name, path, REASON);
 }
-
-/* ---- the place of checkpoints ---------------------------------------------------------------- */
 
 /* --resume DIR/ becomes the newest whole file there; prints which newer ones are damaged. Without
  * --checkpoint a resumed run saves where it came from: the folder, for a numbered file. */
@@ -118,8 +114,6 @@ static void take_place(void)
     tn_error_clear();
 }
 
-/* ---- what a file says of the options --------------------------------------------------------- */
-
 /* Options' values and the step, from the file of --resume or --load. */
 static void adopt(void)
 {
@@ -143,8 +137,6 @@ static void adopt(void)
             ex_refuse("%s does not say its %s: it was not saved by %s", file, o->name, ex_program);
     }
 }
-
-/* ---- several processes ----------------------------------------------------------------------- */
 
 uint64_t ex_hash(uint64_t hash, const void *bytes, size_t n)
 {
@@ -184,8 +176,6 @@ static void share(void)
     if (ex.shard) ex_check(tn_data_parallel_shard(ex.shared, ex.state.optimizer));
 }
 
-/* ---- before the first step ------------------------------------------------------------------- */
-
 void ex_prepare(void)
 {
     ex_check(tn_parallel_begin());
@@ -221,8 +211,9 @@ void ex_prepare(void)
 static bool decide_precision(void)
 {
     static tn_checkpoint_part scaling = { .name = "scaler" };
-    bool chosen = !strcmp(ex.precision, "auto") && tn_bf16_is_fast(ex.where);
-    if (!strcmp(ex.precision, "auto")) ex.precision = chosen ? "bf16" : "f32";
+    bool automatic = !strcmp(ex.precision, "auto");
+    bool chosen = automatic && tn_bf16_is_fast(ex.where);
+    if (automatic) ex.precision = chosen ? "bf16" : "f32";
     bool tf32 = !strcmp(ex.precision, "tf32"), f16 = !strcmp(ex.precision, "f16");
     ex.dtype = f16 ? TN_F16 : !strcmp(ex.precision, "bf16") ? TN_BF16 : TN_F32;
     if (ex.dtype == TN_F32 && !tf32 && strcmp(ex.precision, "f32") != 0)

@@ -64,8 +64,7 @@ static void show_line(double lr)
     printf(ex_redrawn ? "\033[7m%.*s\033[m%.*s\033[K\r" : "%.*s%.*s\n", done, line, n - done,
            line + done);
     ex_flush();
-    shown_step = ex.step;
-    shown_at = now;
+    shown_step = ex.step, shown_at = now;
 }
 
 void ex_say(const char *format, ...)
@@ -96,8 +95,7 @@ void ex_curve_add(tn_curve *c, double x, double y)
     size_t size = (size_t)(c->n + 1) * sizeof(double);
     double *xs = realloc((void *)c->x, size), *ys = realloc((void *)c->y, size);
     if (!xs || !ys) ex_refuse("out of memory");
-    xs[c->n] = x;
-    ys[c->n] = y;
+    xs[c->n] = x, ys[c->n] = y;
     *c = (tn_curve){ c->label, c->n + 1, xs, ys };
 }
 
@@ -168,10 +166,8 @@ static tn_metadata notes_of(unsigned traits)
     static const char *key[48] = { "model" }, *value[48] = { program };
     int n = 1;
     snprintf(program, sizeof program, "tenon %s", ex_program);
-    for (ex_option *o = NULL; (o = ex_next(o, traits)) && n < 48; n++) {
-        key[n] = o->name;
-        value[n] = ex_value(o);
-    }
+    for (ex_option *o = NULL; (o = ex_next(o, traits)) && n < 48; n++)
+        key[n] = o->name, value[n] = ex_value(o);
     return (tn_metadata){ .n = n, .key = key, .value = value };
 }
 
@@ -188,17 +184,16 @@ static bool written(tn_status status, const char *what)
 static bool save_checkpoint(void)
 {
     char what[64];
-    bool first = tn_parallel_rank() == 0;
     tn_status status = ex.shard ? tn_data_parallel_gather(ex.shared) : TN_OK;
     ex.state.step = ex.step;
     ex.state.metadata = notes_of(EX_MODEL | EX_RUN);
-    if (first && status == TN_OK)
+    if (tn_parallel_rank() == 0 && status == TN_OK)
         status = ex.in_folder
                      ? tn_checkpoint_save_numbered(&ex.state, ex.place, ex_program, ex.keep)
                      : tn_checkpoint_save(&ex.state, ex.place);
     if (ex.shard) tn_data_parallel_release(ex.shared);
     snprintf(what, sizeof what, "checkpoint after step %d", ex.step);
-    return written(status, what) && first;
+    return written(status, what);
 }
 
 /* If that fails, a trained run is saved in a checkpoint. */
@@ -390,10 +385,7 @@ void ex_free(void)
      * first has saved everything. */
     ex_check(tn_parallel_barrier());
     tn_data_parallel_free(ex.shared);
-    for (int i = 0; i < 2; i++) {
-        free((void *)ex.curve[i].x);
-        free((void *)ex.curve[i].y);
-    }
+    for (int i = 0; i < 2; i++) free((void *)ex.curve[i].x), free((void *)ex.curve[i].y);
     tn_scheduler_free(ex.state.scheduler);
     tn_loader_free(ex.state.loader);
     tn_scaler_free(ex.scaler);

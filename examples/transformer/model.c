@@ -1,7 +1,6 @@
 /*
- * model.c - ids -> token vectors + positions -> blocks -> norm -> logits, with the library's public
- * calls only: a pattern for your own model. A struct begins with tn_module, a constructor registers
- * every part by name, and there is a forward.
+ * model.c - ids -> token vectors + positions -> blocks -> norm -> logits: a pattern for your own
+ * model. A struct begins with tn_module, a constructor registers parts by name, there is a forward.
  *
  * A block, pre-norm (Xiong et al., On Layer Normalization in the Transformer, 2020):
  *     x = x + attention(norm1(x))          each place reads itself and what came before
@@ -17,8 +16,6 @@ static const tn_embedding_options embedding = { 0 };
 static const tn_multihead_attention_options attention = { 0 };
 static const tn_layer_norm_options norm = { 0 };
 static const tn_linear_options linear = { 0 };
-
-/* ---- a block --------------------------------------------------------------------------------- */
 
 typedef struct block {
     tn_module base;
@@ -57,8 +54,6 @@ static tn_module *block_new(gpt_sizes s)
     tn_register_module(&m->base, "dropout", &m->dropout, tn_dropout_new(s.dropout));
     return tn_module_done(&m->base); /* NULL if any line failed */
 }
-
-/* ---- the whole ------------------------------------------------------------------------------- */
 
 typedef struct gpt {
     tn_module base;

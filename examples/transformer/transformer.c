@@ -113,13 +113,11 @@ static void build(void)
 /* Mean over all places of -log p(what comes next): ids x, y [B, T] -> one number. */
 static tn_tensor *loss_of(tn_tensor *x, tn_tensor *y)
 {
-    tn_tensor *loss = NULL;
-    x = tn_to(x, ex.where);
-    y = tn_to(y, ex.where);
+    tn_tensor *loss = NULL, *target = tn_flatten(tn_to(y, ex.where), 0, 1);
     TN_AUTOCAST(ex.dtype)
     {
-        tn_tensor *logits = tn_forward(ex.state.model, x); /* [B, T, V] */
-        loss = tn_cross_entropy(tn_flatten(logits, 0, 1), tn_flatten(y, 0, 1));
+        tn_tensor *logits = tn_forward(ex.state.model, tn_to(x, ex.where)); /* [B, T, V] */
+        loss = tn_cross_entropy(tn_flatten(logits, 0, 1), target);
     }
     return loss;
 }
@@ -127,10 +125,9 @@ static tn_tensor *loss_of(tn_tensor *x, tn_tensor *y)
 /* Each process takes its part of the batch. */
 static void next(tn_tensor **in)
 {
-    int64_t rows = ex.batch / tn_parallel_size();
+    int64_t rows = ex.batch / tn_parallel_size(), first = rows * tn_parallel_rank();
     ex_check(tn_text_batch(text, false, tn_default_generator(), ex.batch, context, &in[0], &in[1]));
-    for (int i = 0; i < 2; i++)
-        ex_check_ptr(in[i] = tn_narrow(in[i], 0, rows * tn_parallel_rank(), rows));
+    for (int i = 0; i < 2; i++) ex_check_ptr(in[i] = tn_narrow(in[i], 0, first, rows));
 }
 
 static tn_tensor *learn(int n, tn_tensor *const *in, void *user)
