@@ -158,13 +158,12 @@ static tn_status dispatch(tn_module *m, int n_in, tn_tensor *const *in, int n_ou
         out[0] = m->type->forward(m, in[0]);
     for (int i = 0; status == TN_OK && i < n_out; i++) {
         if (out[i]) continue;
-        status = tni_pending();
-        if (status != TN_OK && tni_error_count == errors) /* an error of before the call */
-            status = tni_poison(m->type->name, "what its forward gave");
-        if (status == TN_OK)
-            status =
-                tni_error(TN_E_INVALID, "%s: its forward gave NULL without an error: want a tensor",
-                          m->type->name);
+        if (tni_pending() == TN_OK)
+            return tni_error(TN_E_INVALID,
+                             "%s: its forward gave NULL without an error: want a tensor",
+                             m->type->name);
+        const bool older = tni_error_count == errors; /* an error of before the call */
+        return older ? tni_poison(m->type->name, "what its forward gave") : tni_pending();
     }
     return status;
 }

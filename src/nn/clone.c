@@ -73,11 +73,10 @@ static tn_status add_tensor(copier *c, const tn_tensor *t)
 {
     const tn_tensor *copy = tni_stage_get(&c->stage, t), *grad = t->gm ? t->gm->grad : NULL;
     const tni_storage *elements = t->storage;
-    tn_status status = add(c, t, sizeof *t, copy, "a tensor");
-    if (status == TN_OK && t->name)
-        status = add(c, t->name, strlen(t->name) + 1, copy->name, "a name");
-    if (status == TN_OK) status = add(c, grad, grad ? sizeof *grad : 0, NULL, "a gradient");
-    if (status != TN_OK || elements->borrowed) return status;
+    TNI_TRY(add(c, t, sizeof *t, copy, "a tensor"));
+    if (t->name) TNI_TRY(add(c, t->name, strlen(t->name) + 1, copy->name, "a name"));
+    TNI_TRY(add(c, grad, grad ? sizeof *grad : 0, NULL, "a gradient"));
+    if (elements->borrowed) return TN_OK;
     return add(c, elements->data, elements->nbytes, NULL, "the elements of a tensor");
 }
 
@@ -94,27 +93,22 @@ static tn_status copy_slot(copier *c, tn_module *copy, const tni_slot *from)
 {
     tni_slot *slot = tni_slot_add(copy, from);
     if (!slot) return TN_E_NOMEM;
-    tn_status status = add(c, from->name, strlen(from->name) + 1, slot->name, "a name");
-    bool child = from->kind == TNI_CHILD;
-    if (status != TN_OK || (child ? tni_no_module(from->child) : tni_none(from->tensor)))
-        return status; /* a new slot is empty */
-    if (child) {
+    TNI_TRY(add(c, from->name, strlen(from->name) + 1, slot->name, "a name"));
+    if (from->kind == TNI_CHILD && !tni_no_module(from->child))
         tni_slot_put_child(copy, slot, tni_map_get(&c->copy, from->child));
-        return TN_OK;
-    }
-    status = copy_tensor(c, copy, slot, from->tensor);
-    return status == TN_OK ? add_tensor(c, from->tensor) : status;
+    if (from->kind == TNI_CHILD || tni_none(from->tensor)) return TN_OK; /* a new slot is empty */
+    TNI_TRY(copy_tensor(c, copy, slot, from->tensor));
+    return add_tensor(c, from->tensor);
 }
 
 static tn_status copy_slots(tn_module *m, const char *path, void *user)
 {
     copier *c = user;
     tn_module *copy = tni_map_get(&c->copy, m);
-    tn_status status = add(c, m, m->type->size, copy, "a module");
     (void)path;
-    for (int i = 0; status == TN_OK && i < m->state->n; i++)
-        status = copy_slot(c, copy, &m->state->slot[i]);
-    return status;
+    TNI_TRY(add(c, m, m->type->size, copy, "a module"));
+    for (int i = 0; i < m->state->n; i++) TNI_TRY(copy_slot(c, copy, &m->state->slot[i]));
+    return TN_OK;
 }
 
 /* ---- fields without a slot ------------------------------------------------------------------- */

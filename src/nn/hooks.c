@@ -194,9 +194,7 @@ static tn_status gate_shape(tni_call *c)
     for (int i = 0; i < c->n_in; i++) {
         const tn_tensor *t = c->in[i];
         tni_spec *spec = &c->out_spec[i];
-        *spec = (tni_spec){
-            .dtype = t->dtype, .strided = true, .shape = t->shape, .offset = t->offset
-        };
+        *spec = (tni_spec){ t->dtype, t->shape, .strided = true, .offset = t->offset };
         memcpy(spec->stride, t->stride, sizeof spec->stride);
     }
     return TN_OK;

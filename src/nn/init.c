@@ -74,12 +74,7 @@ static tn_status drawn(tn_tensor *t, tn_status (*draw)(tn_tensor *t, const doubl
     tn_status status = TN_OK;
     if (tn_numel(t) == 0) return TN_OK;
     tn_generator_get_state(tn_default_generator(), before);
-    TN_NO_GRAD
-    {
-        tn_scope scope = tn_scope_begin();
-        status = draw(t, p);
-        tn_scope_end(scope);
-    }
+    TN_SCOPE TN_NO_GRAD status = draw(t, p);
     if (status != TN_OK) tni_disregard(tn_generator_set_state(tn_default_generator(), before));
     return status;
 }

@@ -163,9 +163,8 @@ static tn_status keep_share(tni_moved *moved, const tni_slot *slot)
 tn_status tni_batch_settle(tni_batch *b, bool keep)
 {
     tn_status status = TN_OK;
-    tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD
-    for (int i = 0; !b->over && status == TN_OK && i < b->n; i++) {
+    TN_SCOPE TN_NO_GRAD for (int i = 0; !b->over && status == TN_OK && i < b->n; i++)
+    {
         tni_moved *moved = &b->moved[i];
         tni_slot *slot = moved->var ? NULL : tni_slot_numbered(moved->module, moved->slot);
         if (!slot || slot->kind != TNI_BUFFER || !has_moved(moved, slot->tensor)) continue;
@@ -173,7 +172,6 @@ tn_status tni_batch_settle(tni_batch *b, bool keep)
         if (keep) status = keep_share(moved, slot);
         if (status == TN_OK) status = put_back(moved, slot);
     }
-    tn_scope_end(scope);
     return status;
 }
 
@@ -211,9 +209,7 @@ static tn_status end(tni_batch *b)
 {
     if (b->over) return TN_OK;
     tn_status status = tni_batch_settle(b, true);
-    tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD if (status == TN_OK) status = move_once(b);
-    tn_scope_end(scope);
+    TN_SCOPE TN_NO_GRAD if (status == TN_OK) status = move_once(b);
     b->over = status == TN_OK;
     return status;
 }
@@ -330,14 +326,12 @@ tn_status tn_move_statistics(tn_tensor *running_mean, tn_tensor *running_var, tn
     if (status != TN_OK) return status;
     if (tni_in_part()) /* a second run gives the same moments again */
         return tn_recomputing() ? TN_OK : collect(tni_batch_now, t, n, momentum);
-    tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD
+    TN_SCOPE TN_NO_GRAD
     {
         tn_tensor *next[] = { between(running_mean, mean, momentum),
                               between(running_var, var, momentum) };
         if (!next[0] || !next[1]) status = tni_pending();
         for (int i = 0; status == TN_OK && i < 2; i++) status = tn_copy_(t[i], next[i]);
     }
-    tn_scope_end(scope);
     return status;
 }

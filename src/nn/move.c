@@ -103,15 +103,13 @@ static tn_status stage_members(tn_module *m, const char *path, void *user)
         const tni_slot *slot = &m->state->slot[i];
         if (slot->kind == TNI_CHILD || tni_none(slot->tensor)) continue;
         tn_tensor *t = slot->tensor, *own = slot->own ? slot->own : t;
-        tn_status status = TN_OK;
         if (tni_stays_wide(slot->flags) && (tni_map_put(&stage->wide, t->storage, t) < 0 ||
                                             tni_map_put(&stage->wide, own->storage, own) < 0))
-            status = TN_E_NOMEM;
-        if (status == TN_OK) status = check_history(m, path, slot, stage);
-        if (status == TN_OK) status = tni_stage_add(stage, t);
-        if (status == TN_OK) status = tni_stage_add(stage, own);
-        if (status == TN_OK && t->gm && t->gm->grad) status = tni_stage_add(stage, t->gm->grad);
-        if (status != TN_OK) return status;
+            return TN_E_NOMEM;
+        TNI_TRY(check_history(m, path, slot, stage));
+        TNI_TRY(tni_stage_add(stage, t));
+        TNI_TRY(tni_stage_add(stage, own));
+        if (t->gm && t->gm->grad) TNI_TRY(tni_stage_add(stage, t->gm->grad));
     }
     return TN_OK;
 }

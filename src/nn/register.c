@@ -67,11 +67,9 @@ static tn_status check_name(const char *function, const tn_module *m, const char
     if (!name)
         return tni_error(TN_E_INVALID, "%s: the name of a %s of %s is NULL: want a string",
                          function, kind_name[kind], m->type->name);
-    tn_status first = kind == TNI_CHILD ? check_free(function, m, name, kind)
-                                        : check_dot_and_empty(function, m, name);
-    if (first != TN_OK) return first;
-    return kind == TNI_CHILD ? check_dot_and_empty(function, m, name)
-                             : check_free(function, m, name, kind);
+    if (kind == TNI_CHILD) TNI_TRY(check_free(function, m, name, kind));
+    TNI_TRY(check_dot_and_empty(function, m, name));
+    return check_free(function, m, name, kind);
 }
 
 /* The field is NULL (offset 0), or is in the struct after its base and belongs to no other slot. */
@@ -163,8 +161,7 @@ static tn_status register_tensor(const char *function, tn_module *m, tni_slot *l
     bool is_new = !slot;
     if (is_new) slot = tni_slot_add(m, like);
     if (!slot) return note(m, TN_E_NOMEM);
-    unsigned flags = slot->flags;
-    bool frozen = slot->frozen;
+    const tni_slot was = *slot;
     slot->flags = like->flags;
     slot->frozen = like->frozen;
     status = put(m, slot, t);
@@ -173,8 +170,8 @@ static tn_status register_tensor(const char *function, tn_module *m, tni_slot *l
     } else if (is_new) {
         tni_slot_remove(m, slot);
     } else {
-        slot->flags = flags;
-        slot->frozen = frozen;
+        slot->flags = was.flags;
+        slot->frozen = was.frozen;
     }
     return note(m, status);
 }

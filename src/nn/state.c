@@ -231,13 +231,11 @@ static tn_status compare_late(tn_module *m, const char *path, void *user)
     const tn_entry *e;
     p->may_fail_late |= tni_has_hook(m, TNI_HOOK_LOAD_POST) || m->type->set_extra_state;
     if (!m->type->set_extra_state) return TN_OK;
-    tn_status status = find_extra(p->state, path, &e);
-    if (status == TN_OK && !e)
+    TNI_TRY(find_extra(p->state, path, &e));
+    if (!e)
         return tni_list_push(p->missing, "", path, TNI_EXTRA_STATE,
                              (tn_entry){ .tensor = TN_NONE });
-    if (status == TN_OK && tni_list_find(p->unexpected, e->name))
-        return tn_list_remove(p->unexpected, e->name);
-    return status;
+    return tn_list_has(p->unexpected, e->name) ? tn_list_remove(p->unexpected, e->name) : TN_OK;
 }
 
 /* The source in the target's dtype, shape and device, in memory that no copy writes to. */

@@ -216,12 +216,10 @@ tn_status tn_clip_grad_value(const tn_list *parameters, double limit)
     TNI_HOLD_TRAPS;
     if (!parameters) return tni_poison(__func__, "parameters");
     if (!(limit >= 0)) return tni_error(TN_E_INVALID, "%s: limit %g: want >= 0", __func__, limit);
-    bool was = tn_set_grad_enabled(false);
-    tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < parameters->n; i++) {
+    TN_NO_GRAD
+    for (int i = 0; i < parameters->n; i++) {
         tn_tensor *g = gradient_of(&parameters->entry[i]);
-        if (g) status = tn_clamp_(g, -limit, limit);
+        if (g) TNI_TRY(tn_clamp_(g, -limit, limit));
     }
-    tn_set_grad_enabled(was);
-    return status;
+    return TN_OK;
 }

@@ -187,9 +187,7 @@ static tn_status reset_statistics(batchnorm *m)
     for (int i = 0; i < 3; i++) {
         if (!buffer[i]) return tni_pending();
         if (tni_none(buffer[i])) continue;
-        tn_status status;
-        TN_NO_GRAD status = tn_fill_(buffer[i], i == 1 ? 1 : 0);
-        if (status != TN_OK) return status;
+        TN_NO_GRAD TNI_TRY(tn_fill_(buffer[i], i == 1 ? 1 : 0));
     }
     m->skipped = m->unrecorded = 0;
     return TN_OK;

@@ -67,15 +67,13 @@ typedef struct setting {
     int n; /* layers that were set */
 } setting;
 
-static tn_status set_one(tn_module *m, const char *path, void *user)
+static void set_one(tn_module *m, void *user)
 {
     setting *set = user;
     double *p = probability_of(m);
-    (void)path;
-    if (!p) return TN_OK;
+    if (!p) return;
     *p = set->p;
     set->n++;
-    return TN_OK;
 }
 
 tn_status tn_dropout_set_p(tn_module *m, double p)
@@ -84,7 +82,7 @@ tn_status tn_dropout_set_p(tn_module *m, double p)
     setting set = { p, 0 };
     tn_status status = tni_module_check(__func__, m);
     if (status == TN_OK) status = tni_probability(__func__, p);
-    if (status == TN_OK) status = tn_named_modules(m, set_one, &set);
+    if (status == TN_OK) status = tni_change_modules(__func__, m, set_one, &set);
     if (status == TN_OK && set.n == 0)
         status = tni_error(TN_E_INVALID, "%s: nothing in %s drops: want a layer with dropout",
                            __func__, m->type->name);

@@ -26,9 +26,7 @@ static tn_status embedding_reset(tn_module *self)
     embedding *m = (embedding *)self;
     tn_status status = tn_init_normal(m->weight, 0, 1);
     if (status != TN_OK || m->padding_index < 0) return status;
-    tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD status = tn_zero_(tn_select(m->weight, 0, m->padding_index));
-    tn_scope_end(scope);
+    TN_SCOPE TN_NO_GRAD status = tn_zero_(tn_select(m->weight, 0, m->padding_index));
     return status;
 }
 

@@ -121,9 +121,8 @@ static tn_status prepare(tn_module *m, const char *path, void *user)
         if (tni_none(t) && (i == RUNNING_VAR || i == RUNNING_VAR - 1))
             return tni_error(TN_E_STATE, "%s: %s%s%s has no %s: want one with running statistics",
                              c->function, path, path[0] ? ": " : "", m->type->name, member[i]);
-        tn_status status = tni_may_change(c->function, member[i], TNI_AVERAGED(t->is_buffer));
-        if (status == TN_OK) status = tni_stage_add(&c->stage, t);
-        if (status != TN_OK) return status;
+        TNI_TRY(tni_may_change(c->function, member[i], TNI_AVERAGED(t->is_buffer)));
+        TNI_TRY(tni_stage_add(&c->stage, t));
     }
     return TN_OK;
 }

@@ -211,14 +211,13 @@ static void multihead_attention_describe(const tn_module *self, char *text, size
 static tn_status reset_projections(multihead_attention *m)
 {
     tn_tensor *const weight[] = { m->in_weight, m->q_weight, m->k_weight, m->v_weight };
-    tn_status status = TN_OK;
-    for (int i = 0; i < 4 && status == TN_OK; i++)
-        if (!weight[i] || !tni_none(weight[i])) status = tn_init_xavier_uniform(weight[i], 1);
-    for (int i = 0; i < 2 && status == TN_OK && !tni_none(m->bias_k); i++)
-        status = tn_init_xavier_normal(i ? m->bias_v : m->bias_k, 1);
-    if (status != TN_OK || tni_none(m->in_bias)) return status;
-    status = tn_init_constant(m->in_bias, 0);
-    return status == TN_OK ? tn_init_constant(tn_get_parameter(m->out_proj, "bias"), 0) : status;
+    for (int i = 0; i < 4; i++)
+        if (!weight[i] || !tni_none(weight[i])) TNI_TRY(tn_init_xavier_uniform(weight[i], 1));
+    for (int i = 0; i < 2 && !tni_none(m->bias_k); i++)
+        TNI_TRY(tn_init_xavier_normal(i ? m->bias_v : m->bias_k, 1));
+    if (tni_none(m->in_bias)) return TN_OK;
+    TNI_TRY(tn_init_constant(m->in_bias, 0));
+    return tn_init_constant(tn_get_parameter(m->out_proj, "bias"), 0);
 }
 
 static tn_status multihead_attention_reset(tn_module *self)
@@ -236,16 +235,15 @@ static tn_status check_options(int64_t embed, int64_t heads,
                                const tn_multihead_attention_options *o)
 {
     static const char function[] = "tn_multihead_attention_new";
-    tn_status status = tni_at_least(function, "embed_dim", embed, 1);
-    if (status == TN_OK) status = tni_at_least(function, "heads", heads, 1);
-    if (status == TN_OK) status = tni_at_least(function, "kdim", o->kdim, 0);
-    if (status == TN_OK) status = tni_at_least(function, "vdim", o->vdim, 0);
-    if (status == TN_OK) status = tni_probability(function, o->dropout);
-    if (status == TN_OK && embed % heads)
-        return tni_error(TN_E_INVALID,
-                         "%s: embed_dim %" PRId64 " for %" PRId64 " heads: want a multiple",
-                         function, embed, heads);
-    return status;
+    TNI_TRY(tni_at_least(function, "embed_dim", embed, 1));
+    TNI_TRY(tni_at_least(function, "heads", heads, 1));
+    TNI_TRY(tni_at_least(function, "kdim", o->kdim, 0));
+    TNI_TRY(tni_at_least(function, "vdim", o->vdim, 0));
+    TNI_TRY(tni_probability(function, o->dropout));
+    if (embed % heads == 0) return TN_OK;
+    return tni_error(TN_E_INVALID,
+                     "%s: embed_dim %" PRId64 " for %" PRId64 " heads: want a multiple", function,
+                     embed, heads);
 }
 
 tn_module *tn_multihead_attention_new(int64_t embed_dim, int64_t heads,
