@@ -141,12 +141,6 @@ static tn_status compare(const char *function, const tn_list *average, const tn_
     return TN_OK;
 }
 
-/* x in the dtype and on the device of a; x itself if both match. */
-static tn_tensor *beside(tn_tensor *x, const tn_tensor *a)
-{
-    return tn_to_dtype(tn_to(x, a->storage->device), a->dtype);
-}
-
 typedef struct averaging {
     const ema *m;
     tn_list *to, *from; /* entry by entry */
@@ -169,8 +163,9 @@ static tn_status pair(const char *function, const ema *m, tn_module *model, bool
                            "when the average was made",
                            function, average->n, once->n);
     for (int i = 0; status == TN_OK && i < a->to->n; i++) {
+        const tn_tensor *to = a->to->entry[i].tensor;
         tn_entry e = *tni_list_find(into_model ? all : every, a->to->entry[i].name);
-        e.tensor = beside(e.tensor, a->to->entry[i].tensor);
+        e.tensor = tn_to_dtype(tn_to(e.tensor, to->storage->device), to->dtype);
         if (into_model) e.tensor = tn_detach(e.tensor); /* a handle of its own, to swap with */
         status = e.tensor ? tni_list_push(a->from, "", "", e.name, e) : tni_pending();
     }

@@ -100,11 +100,6 @@ static tn_status add(tni_moved *moved, tn_tensor *x, tn_tensor *var, double n)
     return TN_OK;
 }
 
-static bool moves_once(const tni_slot *slot)
-{
-    return slot->kind == TNI_BUFFER && !tni_none(slot->tensor) && tni_moves_once(slot->flags);
-}
-
 static tn_status note(tn_module *m, const char *path, void *user)
 {
     tni_batch *b = user;
@@ -112,7 +107,9 @@ static tn_status note(tn_module *m, const char *path, void *user)
     if (!tn_training(m)) return TN_OK;
     for (int i = 0; i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
-        if (!moves_once(slot) || is_met(b, m, slot)) continue;
+        if (slot->kind != TNI_BUFFER || tni_none(slot->tensor) || !tni_moves_once(slot->flags) ||
+            is_met(b, m, slot))
+            continue;
         if (!tni_batch_add(b, m, slot, slot->tensor, NULL)) return tni_pending();
     }
     return TN_OK;
@@ -128,11 +125,6 @@ tn_status tni_batch_meet(tn_module *m, bool outermost)
     TN_NO_GRAD status = outermost ? tni_walk(m, TNI_ONCE, note, NULL, b) : note(m, "", b);
     tni_region_now = region;
     return status;
-}
-
-static bool has_moved(const tni_moved *moved, const tn_tensor *now)
-{
-    return now != moved->buffer || tn_version(now) != moved->version;
 }
 
 /* Gives the slot its first tensor with its first values. */
@@ -167,8 +159,8 @@ tn_status tni_batch_settle(tni_batch *b, bool keep)
     {
         tni_moved *moved = &b->moved[i];
         tni_slot *slot = moved->var ? NULL : tni_slot_numbered(moved->module, moved->slot);
-        if (!slot || slot->kind != TNI_BUFFER || !has_moved(moved, slot->tensor)) continue;
-        if (keep && tni_none(slot->tensor)) continue;
+        if (!slot || slot->kind != TNI_BUFFER || (keep && tni_none(slot->tensor))) continue;
+        if (slot->tensor == moved->buffer && tn_version(slot->tensor) == moved->version) continue;
         if (keep) status = keep_share(moved, slot);
         if (status == TN_OK) status = put_back(moved, slot);
     }

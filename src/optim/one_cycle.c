@@ -36,17 +36,12 @@ static double one_cycle_momentum(const tn_scheduler *s, int64_t t)
                                : tni_cosine(s->momentum[0], s->momentum[1], part);
 }
 
-/* total: the call after the last training step leads there */
-static int64_t one_cycle_last(const tn_scheduler *s)
-{
-    return s->n;
-}
-
+/* It ends with total, where the call after the last training step leads. */
 static const tni_schedule one_cycle = {
     .name = "one_cycle_lr",
     .rate = one_cycle_rate,
     .momentum = one_cycle_momentum,
-    .last = one_cycle_last,
+    .ends = true,
 };
 
 tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o)

@@ -23,9 +23,9 @@ static double *momentum_of(tn_optim *opt, int i)
 static tn_status apply(tn_scheduler *s, int64_t step)
 {
     tn_optim *opt = s->opt;
-    if (s->schedule->last && step > s->schedule->last(s))
+    if (s->schedule->ends && step > s->n)
         return tni_error(TN_E_STATE, "tn_%s: step %" PRId64 ": the schedule ends at %" PRId64,
-                         s->schedule->name, step, s->schedule->last(s));
+                         s->schedule->name, step, s->n);
     for (int i = 0; i < opt->n_groups; i++) {
         double lr = s->schedule->rate(s, step, opt->group[i].base_lr);
         /* a user's factor may give anything; gamma > 1 grows without end */
@@ -318,8 +318,8 @@ tn_list *tn_scheduler_state_dict(tn_scheduler *s)
 static tn_status check_loaded(const char *function, tn_scheduler *s)
 {
     const tn_scheduler *plateau = tni_plateau_of(s);
-    int64_t last = s->schedule->last ? s->schedule->last(s) : INT64_MAX;
-    if (s->step < 0 || s->step > TNI_MIN(last, TNI_MOST_STEPS))
+    int64_t last = s->schedule->ends ? TNI_MIN(s->n, TNI_MOST_STEPS) : TNI_MOST_STEPS;
+    if (s->step < 0 || s->step > last)
         return tni_error(TN_E_INVALID, "%s: step %" PRId64 ": outside the schedule", function,
                          s->step);
     for (int i = 0; i < s->opt->n_groups; i++) {

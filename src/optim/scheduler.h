@@ -17,7 +17,7 @@ typedef struct tni_schedule {
     int least;
     const char *count[2], *number[2];
     double (*momentum)(const tn_scheduler *s, int64_t step); /* NULL, -1: left alone */
-    int64_t (*last)(const tn_scheduler *s);                  /* largest step; NULL: none */
+    bool ends;                                               /* with step n */
 } tni_schedule;
 
 struct tn_scheduler {

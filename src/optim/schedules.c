@@ -16,17 +16,17 @@ static double rate(tn_scheduler *s, int64_t t, double base);
 
 static const tni_schedule schedules[] = {
     /* name, rate, where counts begin, what n and m are called, what a and b are: finite, >= 0 */
-    [STEP] = { "step_lr", rate, 1, { "step_size" }, { "gamma" }, NULL, NULL },
-    [MULTISTEP] = { "multistep_lr", rate, 0, { NULL }, { "gamma" }, NULL, NULL },
-    [EXPONENTIAL] = { "exponential_lr", rate, 0, { NULL }, { "gamma" }, NULL, NULL },
-    [COSINE] = { "cosine_lr", rate, 1, { "t_max" }, { "eta_min" }, NULL, NULL },
-    [RESTARTS] = { "cosine_restarts_lr", rate, 1, { "t0", "mult" }, { "eta_min" }, NULL, NULL },
-    [LINEAR] = { "linear_lr", rate, 1, { "n" }, { "start", "end" }, NULL, NULL },
-    [CONSTANT] = { "constant_lr", rate, 0, { "n" }, { "factor" }, NULL, NULL },
-    [POLYNOMIAL] = { "polynomial_lr", rate, 1, { "n" }, { "power" }, NULL, NULL },
-    [LAMBDA] = { "lambda_lr", rate, 0, { NULL }, { NULL }, NULL, NULL },
-    [WARMUP] = { "warmup_cosine_lr", rate, 0, { NULL }, { "eta_min" }, NULL, NULL },
-    [MULTIPLICATIVE] = { "multiplicative_lr", rate, 0, { NULL }, { NULL }, NULL, NULL },
+    [STEP] = { "step_lr", rate, 1, { "step_size" }, { "gamma" }, NULL, false },
+    [MULTISTEP] = { "multistep_lr", rate, 0, { NULL }, { "gamma" }, NULL, false },
+    [EXPONENTIAL] = { "exponential_lr", rate, 0, { NULL }, { "gamma" }, NULL, false },
+    [COSINE] = { "cosine_lr", rate, 1, { "t_max" }, { "eta_min" }, NULL, false },
+    [RESTARTS] = { "cosine_restarts_lr", rate, 1, { "t0", "mult" }, { "eta_min" }, NULL, false },
+    [LINEAR] = { "linear_lr", rate, 1, { "n" }, { "start", "end" }, NULL, false },
+    [CONSTANT] = { "constant_lr", rate, 0, { "n" }, { "factor" }, NULL, false },
+    [POLYNOMIAL] = { "polynomial_lr", rate, 1, { "n" }, { "power" }, NULL, false },
+    [LAMBDA] = { "lambda_lr", rate, 0, { NULL }, { NULL }, NULL, false },
+    [WARMUP] = { "warmup_cosine_lr", rate, 0, { NULL }, { "eta_min" }, NULL, false },
+    [MULTIPLICATIVE] = { "multiplicative_lr", rate, 0, { NULL }, { NULL }, NULL, false },
 };
 /* clang-format on */
 
