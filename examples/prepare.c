@@ -1,7 +1,4 @@
-/*
- * prepare.c - a run before its first step: which files are refused, where its checkpoints are,
- * what a file says of options, what its processes agree on; see training.h
- */
+/* prepare.c - a run before its first step; see training.h */
 #include "training.h"
 
 #include <fnmatch.h>

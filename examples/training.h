@@ -72,9 +72,8 @@ extern struct ex_run {
 /* clang-format on */
 
 /* Called in this order. ex_prepare joins the processes of an mpirun, of which the first alone
- * prints and writes; refuses options that exclude each other and files that cannot be written;
- * locks the place of checkpoints, so that no other run saves there; takes options' values and the
- * step from the file of --resume or --load. */
+ * prints and writes; takes options and the step from the file of --resume or --load; refuses files
+ * that cannot be written; locks the place of checkpoints, so that no other run saves there. */
 void ex_prepare(void);
 /* Decides --precision; prints version, device, settings and the model; reads weights or the
  * checkpoint; the processes share the model. */
