@@ -361,6 +361,19 @@ TN_API tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_linear(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
 /** a_i b_j: a [m], b [n] -> [m, n]. PyTorch: torch.outer */
 TN_API tn_tensor *tn_outer(tn_tensor *a, tn_tensor *b);
+/**
+ * Sum of products by subscripts, as tn_einsum("bij,bjk->bik", 2, (tn_tensor *[]){ a, b }): a letter
+ * for each axis, "..." for all that are left, equal letters are one index; letters that the result
+ * lacks are summed. Without "->" the result has "..." and the letters that stand once, A to Z
+ * before a to z. Axes of size 1 stretch.
+ *
+ * Shapes   up to 32 operands; up to 8 axes each, also in between. Two at a time become one, the
+ *          pair with the smallest result first, by tn_matmul where something is summed
+ * Errors   other characters; axes that differ in number or size; a result's letter that no operand
+ *          has, or twice; dtypes that tn_matmul refuses
+ * PyTorch: torch.einsum
+ */
+TN_API tn_tensor *tn_einsum(const char *equation, int n, tn_tensor *const *x);
 
 /* ---- softmax --------------------------------------------------------------------------------- */
 

@@ -619,6 +619,12 @@ static const char *word(world *w)
     return words[below(w, 9)];
 }
 SIMPLE(name, pick_text(w, word(w)))
+DRAW(equation)
+{
+    static const char *const texts[] = { "ij,jk->ik", "...ij->...ji", "i,i->",   "ii", "ab,cd",
+                                         "...,...",   "a..",          "ij->ik,", "" };
+    s->v.equation = pick_text(w, texts[below(w, 9)]);
+}
 SIMPLE(prefix, pick_text(w, below(w, 2) ? "" : "net."))
 DRAW(path_in)
 {

@@ -106,7 +106,7 @@ static bool is_coarse(const op_row *row)
     static const char *const names[] = { "_far", "_special", "_shifted" };
     for (int i = 0; i < COUNT(names); i++)
         if (strstr(row->name, names[i])) return true;
-    return strncmp(row->op, "linear_cross_entropy", 20) == 0;
+    return strncmp(row->op, "linear_cross_entropy", 20) == 0 || strcmp(row->op, "einsum") == 0;
 }
 
 /* Rows of ops with a kernel for their gradient. */
