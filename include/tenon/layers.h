@@ -338,6 +338,7 @@ typedef struct tn_recurrent_options {
     bool bidirectional;  /* a second set of weights reads from the last step to the first */
     bool sequence_first; /* [T, B, features] as PyTorch's default; ours is [B, T, features] */
     bool relu;           /* RNN: in place of tanh */
+    int64_t proj_size;   /* LSTM: h = W_hr (o tanh c) of this size, below hidden_size; 0: none */
 } tn_recurrent_options;
 /**
  * A layer over sequences: tn_rnn, tn_gru or tn_lstm with its weights, from states of 0.
@@ -348,8 +349,12 @@ typedef struct tn_recurrent_options {
  * State    of layer k: weight_ih_lk [G hidden, features], weight_hh_lk [G hidden, hidden],
  *          bias_ih_lk, bias_hh_lk [G hidden], G 1 (RNN), 3 (GRU) or 4 (LSTM); for the second
  *          direction the same names with _reverse. All U(+-1/sqrt(hidden_size)), drawn in this
- *          order. Gates lie as r, z, n and i, f, g, o
- * Errors   sizes below 1; dropout with one layer; relu with gates
+ *          order. Gates lie as r, z, n and i, f, g, o. With proj_size y and h have its size,
+ *          weight_hh_lk is [G hidden, proj_size], and weight_hr_lk [proj_size, hidden] comes last;
+ *          the steps run with weight_hh weight_hr, a product made once, and the projection of all
+ *          steps is one product, too
+ * Errors   sizes below 1; dropout with one layer; relu with gates; proj_size without an LSTM or not
+ *          below hidden_size
  */
 TN_API tn_module *tn_rnn_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
 /** The same with the gates of a GRU. */
@@ -365,19 +370,27 @@ TN_API tn_module *tn_gru_cell_new(int64_t input_size, int64_t hidden_size, tn_re
 TN_API tn_module *tn_lstm_cell_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
 /** What goes from step to step. Each: TN_NONE or a zero field for zeros. */
 typedef struct tn_recurrent_state {
-    tn_tensor *h; /* [layers D, B, hidden_size], of a cell [B, hidden_size]; one sequence: no B */
-    tn_tensor *c; /* the same; LSTM alone */
+    tn_tensor *h; /* [layers D, B, hidden_size], of a cell [B, hidden_size]; one sequence: no B;
+                   * with proj_size: that size */
+    tn_tensor *c; /* of hidden_size always; LSTM alone */
+    /* [B] integers on the CPU, 1 to T: the steps of each row, in any order; of layers, not cells */
+    tn_tensor *lengths;
 } tn_recurrent_state;
 /**
  * The layer, or the cell, from a state. state NULL: as tn_forward. Otherwise the layer starts from
  * it, and it becomes the state after the last step (for the second direction: after step 0).
  *
+ * Lengths  steps of x beyond a row's length are not read, y is 0 there; the state is that after the
+ *          row's last step, and the second direction starts from that step. Rows are sorted and
+ *          run in spans of steps that have equally many, so that what is left out takes no time.
+ *          PyTorch: pack_padded_sequence with enforce_sorted=False, and pad_packed_sequence with
+ *          total_length T. state->lengths is NULL afterwards
  * Owner    the new state belongs to the current scope. To start from it in a later scope, as when a
  *          long sequence is trained on part by part, tn_keep what tn_detach gives of each tensor,
  *          and tn_drop what was kept before. Without tn_detach backward goes on into the parts
  *          before
- * Errors   m is no recurrent layer; x or a state does not fit; c without an LSTM. state is then
- *          unchanged
+ * Errors   m is no recurrent layer; x, a state or lengths do not fit; c without an LSTM. state is
+ *          then unchanged
  */
 TN_API tn_tensor *tn_recurrent_forward(tn_module *m, tn_tensor *x, tn_recurrent_state *state);
 

@@ -1187,13 +1187,16 @@ OPTIONS(masks, tn_attention_masks,
         FLAG(causal))
 OPTIONS(rec_options, tn_recurrent_options, LONG(layers, 0, 2),
         o.dropout = o.layers > 1 ? pick_real(w, 0, 1) : 0, FLAG(no_bias), FLAG(bidirectional),
-        FLAG(sequence_first), o.relu = strstr(w->row->name, "rnn") && below(w, 2))
+        FLAG(sequence_first), o.relu = strstr(w->row->name, "rnn") && below(w, 2),
+        o.proj_size = strstr(w->row->name, "lstm") && below(w, 2))
 DRAW(rec_state) /* of the layer that new_module makes, for x as sequence is */
 {
     tn_recurrent_state *o = scratch(w, sizeof *o);
     tn_tensor *h = below(w, 3) ? NULL : make_tensor(w, TN_SHAPE(2, 2, 2), TN_F32, PLAIN);
     tn_tensor *c = below(w, 3) ? NULL : make_leaf(w, TN_SHAPE(2, 2, 2), TN_F32);
-    *o = (tn_recurrent_state){ h ? pick_tensor(w, h) : NULL, c ? pick_tensor(w, c) : NULL };
+    tn_tensor *lengths = below(w, 3) ? NULL : tn_add_scalar(whole_below(w, TN_SHAPE(2), 3), 1);
+    *o = (tn_recurrent_state){ h ? pick_tensor(w, h) : NULL, c ? pick_tensor(w, c) : NULL,
+                               lengths ? pick_tensor(w, lengths) : NULL };
     s->v.rec_state = pick_pointer(w, o);
 }
 OPTIONS(ema_options, tn_ema_options, REAL(decay, 0, 1), FLAG(average_buffers),

@@ -38,7 +38,7 @@ static const struct zero {
     { "tn_interpolate_spec", "scale", NULL, "above 0" },
     { "tn_multihead_attention_options", "kdim vdim", NULL, "at least 1" },
     { "tn_encoder_layer_options", "feedforward", NULL, "at least 1" },
-    { "tn_recurrent_options", "layers", NULL, "at least 1" },
+    { "tn_recurrent_options", "layers proj_size", NULL, "at least 1" },
     { "tn_spectral_norm_options", "iterations", NULL, "at least 1" },
     { "tn_spectral_norm_options", "eps", NULL, "a norm of 0 is none to divide by" },
     { "tn_metric_options", "top_k classes rows", NULL, "at least 1, 2, 1" },

@@ -271,6 +271,7 @@ static void layers_of_two(int64_t a, int64_t b)
     judge(encoder_layer(a, b, .feedforward = 2));
     judge(encoder_layer(2, 1, .feedforward = a));
     judge(tn_decoder_layer_new(a, b, (tn_encoder_layer_options){ .feedforward = 2 }));
+    judge(tn_lstm_new(2, 3, (tn_recurrent_options){ .proj_size = a }));
     judge(tn_adaptive_avg_pool2d_new(a, b));
     judge(layernorm(TN_SHAPE(a, b)));
     judge(norm2d(a));

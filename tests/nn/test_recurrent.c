@@ -43,6 +43,12 @@ static const recurrent_case cases[] = {
     { "gru_cell_single", tn_gru_cell_new, { 0 } },
     { "lstm_cell", tn_lstm_cell_new, { 0 } },
     { "lstm_cell_zeros", tn_lstm_cell_new, { 0 } },
+    { "rnn_packed", tn_rnn_new, { 0 } },
+    { "gru_packed", tn_gru_new, { .layers = 2, .bidirectional = true } },
+    { "lstm_packed", tn_lstm_new, { .layers = 2, .bidirectional = true, .sequence_first = true } },
+    { "lstm_proj", tn_lstm_new, { .layers = 2, .bidirectional = true, .proj_size = 2 } },
+    { "lstm_proj_zeros", tn_lstm_new, { .no_bias = true, .proj_size = 3 } },
+    { "lstm_proj_packed", tn_lstm_new, { .layers = 2, .bidirectional = true, .proj_size = 2 } },
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -96,7 +102,8 @@ START_TEST(as_in_pytorch)
     tn_module *m = owned(made(c));
     tn_tensor *x = leaf(find(c->name, "x")), *h = leaf(find(c->name, "h"));
     tn_tensor *cell = leaf(find(c->name, "c")), *sum = NULL;
-    tn_recurrent_state state = { h, cell };
+    tn_recurrent_state state = { h, cell, find(c->name, "lengths") };
+    const bool packed = state.lengths;
     tn_tensor *y = tn_recurrent_forward(m, x, &state);
     assert_made(y);
     if (find(c->name, "y"))
@@ -118,7 +125,8 @@ START_TEST(as_in_pytorch)
         snprintf(key, sizeof key, "grad/%s", list->entry[i].name);
         assert_close(tn_grad(list->entry[i].tensor), find(c->name, key), 1e-10, 1e-12);
     }
-    if (!h) assert_close(tn_forward(m, x), y, 0, 0);
+    ck_assert_ptr_null(state.lengths);
+    if (!h && !packed) assert_close(tn_forward(m, x), y, 0, 0);
 }
 END_TEST
 
@@ -128,7 +136,8 @@ START_TEST(IN_05_recurrent)
         { "init/rnn", tn_rnn_new, { .layers = 2, .bidirectional = true } },
         { "init/gru", tn_gru_new, { .layers = 2, .bidirectional = true } },
         { "init/lstm", tn_lstm_new, { .layers = 2, .bidirectional = true } },
-        { "init/lstm_cell", tn_lstm_cell_new, { 0 } }
+        { "init/lstm_cell", tn_lstm_cell_new, { 0 } },
+        { "init/lstm_proj", tn_lstm_new, { .layers = 2, .proj_size = 2 } }
     };
     tn_manual_seed(42);
     tn_module *m = owned(kinds[_i].make(3, 5, kinds[_i].options));
@@ -154,6 +163,39 @@ START_TEST(gradients_of_whole_layers)
         3, 4, (tn_recurrent_options){ .layers = 2, .bidirectional = true, .dropout = 0.3 }));
     assert_ok(tn_module_gradcheck(m, squares, tn_randn(TN_SHAPE(2, 3, 3)),
                                   (tn_module_gradcheck_options){ 0 }));
+}
+END_TEST
+
+static tn_tensor *packed_squares(tn_module *m, void *user)
+{
+    const int64_t lengths[] = { 2, 4, 1, 4 };
+    tn_recurrent_state state = { .lengths = tn_from_ints(lengths, TN_SHAPE(4)) };
+    tn_tensor *y = tn_recurrent_forward(m, user, &state);
+    tn_tensor *sum = tn_add(tn_sum_all(tn_square(y)), tn_sum_all(tn_exp(state.h)));
+    return state.c ? tn_add(sum, tn_sum_all(tn_square(state.c))) : sum;
+}
+
+/* The same with rows of unequal lengths, and with a projection; y is 0 where a row has ended. */
+START_TEST(gradients_of_packed_layers)
+{
+    tn_manual_seed(3);
+    const tn_recurrent_options o = { .layers = 2,
+                                     .bidirectional = true,
+                                     .proj_size = _i > 2 ? 2 : 0 };
+    tn_module *m = owned(layers[_i > 2 ? 2 : _i](3, 4, o));
+    tn_tensor *x = tn_randn(TN_SHAPE(4, 5, 3));
+    assert_ok(tn_module_gradcheck(m, packed_squares, x, (tn_module_gradcheck_options){ 0 }));
+    const int64_t lengths[] = { 2, 4, 1, 4 };
+    for (int64_t row = 0; row < 4; row++) {
+        tn_recurrent_state all = { .lengths = tn_from_ints(lengths, TN_SHAPE(4)) }, one = { 0 };
+        tn_tensor *y = tn_recurrent_forward(m, x, &all);
+        tn_tensor *part = tn_narrow(tn_narrow(x, 0, row, 1), 1, 0, lengths[row]);
+        tn_tensor *alone = tn_recurrent_forward(m, part, &one), *rest = tn_narrow(y, 0, row, 1);
+        assert_close(tn_narrow(rest, 1, 0, lengths[row]), alone, 1e-6, 1e-6);
+        rest = tn_narrow(rest, 1, lengths[row], 5 - lengths[row]);
+        assert_close(rest, tn_zeros_like(rest), 0, 0);
+        assert_close(tn_narrow(all.h, 1, row, 1), one.h, 1e-6, 1e-6);
+    }
 }
 END_TEST
 
@@ -303,14 +345,28 @@ START_TEST(refusals)
                 "LSTM: x [2,5,4]: want [B, T, 3] or [T, 3]");
     assert_null(tn_forward(cell, x), TN_E_SHAPE, "RNNCell: x [2,5,3]: want [B, 3] or [3]");
     assert_null(tn_forward(m, tn_randn(TN_SHAPE(2, 0, 3))), TN_E_SHAPE, "at least one step");
-    tn_recurrent_state state = { h, tn_zeros(TN_SHAPE(1, 2, 4)) };
+    tn_recurrent_state state = { .h = h, .c = tn_zeros(TN_SHAPE(1, 2, 4)) };
     tn_tensor *c = state.c;
     assert_null(tn_recurrent_forward(m, x, &state), TN_E_SHAPE,
                 "LSTM: state c [1,2,4]: want [2,2,4]");
     ck_assert(state.h == h && state.c == c);
     assert_null(tn_recurrent_forward(cell, tn_randn(TN_SHAPE(2, 3)), &state), TN_E_INVALID,
                 "state c for a RNNCell: only an LSTM has it");
-    state = (tn_recurrent_state){ tn_to_dtype(h, TN_I64), NULL };
+    state = (tn_recurrent_state){ .lengths = tn_from_ints((int64_t[]){ 5, 6 }, TN_SHAPE(2)) };
+    assert_null(tn_recurrent_forward(m, x, &state), TN_E_INVALID,
+                "LSTM: lengths[1] is 6: want 1 to 5");
+    ck_assert_ptr_nonnull(state.lengths);
+    state.lengths = tn_ones(TN_SHAPE(2));
+    assert_null(tn_recurrent_forward(m, x, &state), TN_E_INVALID,
+                "lengths [2] of f32: want [2] integers on the CPU");
+    state.lengths = tn_from_ints((int64_t[]){ 1 }, TN_SHAPE(1));
+    assert_null(tn_recurrent_forward(m, x, &state), TN_E_INVALID, "lengths [1] of i64: want [2]");
+    assert_null(tn_recurrent_forward(cell, tn_randn(TN_SHAPE(1, 3)), &state), TN_E_INVALID,
+                "in a layer, not in a cell");
+    assert_null(gru(3, 4, .proj_size = 2), TN_E_INVALID,
+                "tn_gru_new: proj_size 2: want it in an LSTM");
+    assert_null(lstm(3, 4, .proj_size = 4), TN_E_INVALID, "below hidden_size 4");
+    state = (tn_recurrent_state){ .h = tn_to_dtype(h, TN_I64) };
     assert_null(tn_recurrent_forward(m, x, &state), TN_E_DTYPE, "LSTM: state h is i64, x is f32");
     state.h = tn_to_dtype(h, TN_F64);
     assert_null(tn_recurrent_forward(m, x, &state), TN_E_DTYPE, "LSTM: state h is f64, x is f32");
@@ -492,8 +548,9 @@ Suite *test_suite(void)
     TCase *t = test_case(suite, "recurrent");
     tcase_add_checked_fixture(t, read_golden, NULL);
     tcase_add_loop_test(t, as_in_pytorch, 0, CASES);
-    tcase_add_loop_test(t, IN_05_recurrent, 0, 4);
+    tcase_add_loop_test(t, IN_05_recurrent, 0, 5);
     tcase_add_loop_test(t, gradients_of_whole_layers, 0, 3);
+    tcase_add_loop_test(t, gradients_of_packed_layers, 0, 4);
     tcase_add_loop_test(t, second_derivatives_of_chains, 0, 3);
     tcase_add_loop_test(t, recorded_gradients_are_the_same, 0, 3);
     tcase_add_test(t, state_carries_on);

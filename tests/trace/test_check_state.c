@@ -163,6 +163,7 @@ static tn_tensor *attention_loss(tn_module *m, int part, int parts, void *user)
     return tn_mean(tn_square(y), NULL, 0, false);
 }
 
+/* Decoder and packed rows: their loss is of the part's rows. */
 static tn_tensor *decoder_loss(tn_module *m, int part, int parts, void *user)
 {
     tn_tensor *x = part_of(user, part, parts);
@@ -170,12 +171,24 @@ static tn_tensor *decoder_loss(tn_module *m, int part, int parts, void *user)
     return tn_mean_all(tn_square(tn_decoder_forward(m, x, x, causal, none)));
 }
 
-START_TEST(a_decoder)
+static tn_tensor *packed_loss(tn_module *m, int part, int parts, void *user)
+{
+    const int64_t lengths[] = { 2, 5, 1, 4 };
+    tn_tensor *x = part_of(user, part, parts), *all = tn_from_ints(lengths, TN_SHAPE(4));
+    tn_recurrent_state state = { .lengths = part_of(all, part, parts) };
+    return tn_mean_all(tn_square(tn_recurrent_forward(m, x, &state)));
+}
+
+START_TEST(decoder_and_packed_rows)
 {
     const tn_encoder_layer_options o = { .feedforward = 8, .dropout = 0.2 };
+    const tn_recurrent_options both = {
+        .layers = 2, .bidirectional = true, .dropout = 0.2, .proj_size = 2
+    };
     tn_tensor *x = tn_randn(TN_SHAPE(4, 5, 8));
     tn_module *m = owned(tn_decoder_new(tn_decoder_layer_new(8, 2, o), 2, TN_NO_MODULE));
     all_ways(checked(TN_OK, m, decoder_loss, x));
+    all_ways(checked(TN_OK, owned(tn_lstm_new(8, 3, both)), packed_loss, x));
 }
 END_TEST
 
@@ -428,7 +441,7 @@ Suite *test_suite(void)
     Suite *suite = suite_create("check_state");
     TCase *t = test_case(suite, "layers");
     tcase_add_loop_test(t, batch_norms, 0, 8);
-    add_tests(t, other_layers, a_decoder, attention_with_dropout);
+    add_tests(t, other_layers, decoder_and_packed_rows, attention_with_dropout);
     add_tests(test_case(suite, "models"), the_examples, a_buffer_of_each_role);
     t = test_case(suite, "faults");
     tcase_add_loop_test(t, each_fault_is_found, 0, sizeof faults / sizeof *faults);

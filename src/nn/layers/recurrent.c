@@ -8,6 +8,7 @@
 typedef struct recurrent {
     tn_module base;
     int64_t in, hidden, layers; /* layers 0: a cell */
+    int64_t out;                /* of h: hidden, or proj_size */
     int directions;
     double dropout;
     bool sequence_first, relu, biased;
@@ -47,6 +48,34 @@ static tn_tensor *weight_of(recurrent *m, const char *what, int64_t layer, int d
                     m->base.type->name, name);
 }
 
+/* The LSTM with a projection, h = m W_hr^T of m = o tanh(c). As W_hh h = (W_hh W_hr) m, m is the
+ * state of an ordinary LSTM, and all h are one product. A given h is no m: the first step reads it
+ * as a part of x. w: weight_ih, weight_hh and biases. */
+static tn_tensor *run_projected(recurrent *m, tn_tensor *x, int64_t layer, int direction,
+                                tn_tensor *state[2], tn_tensor *const w[4])
+{
+    tn_tensor *w_hr = weight_of(m, "weight_hr", layer, direction), *w_mm = tn_matmul(w[1], w_hr);
+    tn_tensor *before = TN_NONE, *y[2] = { NULL, NULL };
+    const int64_t rest = x ? x->shape.size[0] - 1 : 0;
+    int parts = 0;
+    if (x && rest >= 0 && state[0] && !tni_none(state[0])) {
+        tn_tensor *one = tn_narrow(x, 0, direction ? rest : 0, 1);
+        tn_tensor *h = tn_to_dtype(tn_unsqueeze(state[0], 0), x->dtype);
+        one = tn_cat((tn_tensor *[]){ one, h }, 2, -1);
+        tn_tensor *wide = tn_cat((tn_tensor *[]){ w[0], w[1] }, 2, 1);
+        y[parts] = tn_lstm(one, TN_NONE, state[1], wide, w_mm, w[2], w[3], false, &state[1]);
+        if (!y[parts]) return NULL;
+        before = tn_select(y[parts++], 0, 0);
+        x = tn_narrow(x, 0, direction ? 0 : 1, rest);
+    }
+    if (parts == 0 || rest > 0)
+        y[parts++] = tn_lstm(x, before, state[1], w[0], w_mm, w[2], w[3], direction, &state[1]);
+    if (parts == 2) y[0] = tn_cat((tn_tensor *[]){ y[direction], y[!direction] }, 2, 0);
+    tn_tensor *all = tn_linear(y[0], w_hr, TN_NONE);
+    if (all) state[0] = tn_select(all, 0, direction ? 0 : all->shape.size[0] - 1);
+    return all;
+}
+
 /* One direction of one layer. x [T, B, in]; state[0..1]: h and c before, then after, [B, H]. */
 static tn_tensor *run(recurrent *m, tn_tensor *x, int64_t layer, int direction, tn_tensor *state[2])
 {
@@ -56,6 +85,9 @@ static tn_tensor *run(recurrent *m, tn_tensor *x, int64_t layer, int direction, 
     tn_tensor *b_ih = m->biased ? weight_of(m, "bias_ih", layer, direction) : TN_NONE;
     tn_tensor *b_hh = m->biased ? weight_of(m, "bias_hh", layer, direction) : TN_NONE;
     tn_tensor *y;
+    if (m->out != m->hidden)
+        return run_projected(m, x, layer, direction, state,
+                             (tn_tensor *[]){ w_ih, w_hh, b_ih, b_hh });
     if (kind == RNN)
         y = tn_rnn(x, state[0], w_ih, w_hh, b_ih, b_hh, m->relu, direction);
     else if (kind == GRU)
@@ -66,10 +98,57 @@ static tn_tensor *run(recurrent *m, tn_tensor *x, int64_t layer, int direction, 
     return y;
 }
 
+/* y with zeros behind it along an axis, up to size. */
+static tn_tensor *pad(tn_tensor *y, int axis, int64_t size)
+{
+    if (!y || y->shape.size[axis] == size) return y;
+    tn_shape shape = y->shape;
+    shape.size[axis] = size - y->shape.size[axis];
+    tn_tensor *zeros = tn_full_as(shape, 0, y->dtype, y->storage->device);
+    return tn_cat((tn_tensor *[]){ y, zeros }, 2, axis);
+}
+
+/* The rows of x [T, B, in] are sorted by descending length; length[B] is 0. In a span of steps the
+ * first n rows run: forward rows leave, backward they join with their first state. Steps that a row
+ * lacks are not read, and 0 in y. */
+static tn_tensor *run_spans(recurrent *m, tn_tensor *x, int64_t layer, int direction,
+                            tn_tensor *state[2], const int64_t *length)
+{
+    const int64_t steps = x->shape.size[0], b = x->shape.size[1];
+    const size_t nbytes = (size_t)(b + 1) * sizeof(tn_tensor *);
+    tn_tensor **part = tni_alloc(nbytes), *y = NULL; /* the spans, in the order of steps */
+    const int lstm = kind_of(&m->base) == LSTM;
+    int spans = 0, first = 0;
+    if (!part) return NULL;
+    for (int k = 0; k <= lstm; k++)
+        if (tni_none(state[k]))
+            state[k] =
+                tn_full_as(TN_SHAPE(b, k ? m->hidden : m->out), 0, x->dtype, x->storage->device);
+    for (int64_t i = 0; i < b && state[0] && state[1]; i++) {
+        const int64_t n = direction ? i + 1 : b - i, from = length[n],
+                      run_steps = length[n - 1] - from;
+        tn_tensor *now[2] = { TN_NONE, TN_NONE };
+        if (run_steps == 0) continue;
+        for (int k = 0; k <= lstm; k++) now[k] = tn_narrow(state[k], 0, 0, n);
+        y = run(m, tn_narrow(tn_narrow(x, 0, from, run_steps), 1, 0, n), layer, direction, now);
+        if (!y) break;
+        for (int k = 0; k <= lstm; k++) {
+            tn_tensor *rest = tn_to_dtype(tn_narrow(state[k], 0, n, b - n), y->dtype);
+            state[k] = n < b ? tn_cat((tn_tensor *[]){ now[k], rest }, 2, 0) : now[k];
+        }
+        first = direction ? (int)b - 1 - spans : 0;
+        part[first + (direction ? 0 : spans)] = pad(y, 1, b);
+        spans++;
+    }
+    if (y) y = pad(tn_cat(part + first, spans, 0), 0, steps);
+    tni_free(part, nbytes);
+    return state[0] && state[1] ? y : NULL;
+}
+
 /* All layers. x [T, B, in]; state[0..1] [layers directions, B, H] or TN_NONE; after: the last state
- * of every layer and direction, if wanted. */
-static tn_tensor *run_layers(recurrent *m, tn_tensor *x, tn_tensor *const state[2], int wanted,
-                             tn_tensor **after)
+ * of every layer and direction, if wanted. length: NULL, or as run_spans wants it. */
+static tn_tensor *run_layers(recurrent *m, tn_tensor *x, tn_tensor *const state[2],
+                             const int64_t *length, int wanted, tn_tensor **after)
 {
     int64_t layers = tni_or_int(m->layers, 1);
     int n = (int)layers * m->directions, states = kind_of(&m->base) == LSTM ? 2 : 1;
@@ -82,7 +161,8 @@ static tn_tensor *run_layers(recurrent *m, tn_tensor *x, tn_tensor *const state[
             tn_tensor *now[2] = { TN_NONE, TN_NONE };
             for (int k = 0; k < states; k++)
                 if (!tni_none(state[k])) now[k] = tn_select(state[k], 0, i);
-            y[d] = run(m, x, i / m->directions, d, now);
+            y[d] = length && x ? run_spans(m, x, i / m->directions, d, now, length)
+                               : run(m, x, i / m->directions, d, now);
             for (int k = 0; k < 2; k++) last[k * n + i] = now[k];
         }
         x = m->directions == 2 ? tn_cat(y, 2, -1) : y[0];
@@ -132,11 +212,12 @@ static tn_tensor *state_in(const recurrent *m, const char *name, tn_tensor *stat
 {
     if (tni_none(state)) return state;
     int64_t n = tni_or_int(m->layers, 1) * m->directions, b = steps->shape.size[1];
-    tn_shape full = TN_SHAPE(n, b, m->hidden), given = full;
+    int64_t size = name[0] == 'c' ? m->hidden : m->out;
+    tn_shape full = TN_SHAPE(n, b, size), given = full;
     if (m->layers == 0)
-        given = batched ? TN_SHAPE(b, m->hidden) : TN_SHAPE(m->hidden);
+        given = batched ? TN_SHAPE(b, size) : TN_SHAPE(size);
     else if (!batched)
-        given = TN_SHAPE(n, m->hidden);
+        given = TN_SHAPE(n, size);
     if (!tn_dtype_is_float(state->dtype) ||
         (state->dtype != steps->dtype && tn_autocast() == TN_F32))
         return tni_fail(TN_E_DTYPE, "%s: state %s is %s, x is %s: want one floating dtype",
@@ -148,24 +229,85 @@ static tn_tensor *state_in(const recurrent *m, const char *name, tn_tensor *stat
     return tn_reshape(state, full);
 }
 
-/* in: x and, optionally, h (and c). out: y and, optionally, h (and c) after the last step. */
+/* Rows by descending length: order[i] is the row that comes i-th, place[row] its i. Reads lengths
+ * into length, sorted, and a 0 behind. */
+static tn_status sort_rows(const recurrent *m, const tn_tensor *lengths, const tn_tensor *steps,
+                           int64_t *length, int64_t *order, int64_t *place)
+{
+    const int64_t t = steps->shape.size[0], b = steps->shape.size[1];
+    const tn_shape wanted = TN_SHAPE(b);
+    if (m->layers == 0 || !tni_shape_equal(&lengths->shape, &wanted) ||
+        tn_dtype_is_float(lengths->dtype) || lengths->dtype == TN_BOOL ||
+        lengths->storage->device.type != TN_CPU)
+        return tni_error(TN_E_INVALID, "%s: lengths %s of %s: want %s integers on the CPU%s",
+                         m->base.type->name, tni_text(lengths), tn_dtype_name(lengths->dtype),
+                         tni_shape_text(&wanted), m->layers ? "" : ", in a layer, not in a cell");
+    tn_status status = tn_copy_out(lengths, place, (size_t)b * sizeof *place, TN_I64);
+    for (int64_t i = 0; i < b && status == TN_OK; i++) {
+        int64_t at = i;
+        if (place[i] < 1 || place[i] > t)
+            return tni_error(TN_E_INVALID,
+                             "%s: lengths[%" PRId64 "] is %" PRId64 ": want 1 to %" PRId64,
+                             m->base.type->name, i, place[i], t);
+        for (; at > 0 && length[at - 1] < place[i]; at--)
+            length[at] = length[at - 1], order[at] = order[at - 1];
+        length[at] = place[i], order[at] = i;
+    }
+    length[b] = 0;
+    for (int64_t i = 0; i < b; i++) place[order[i]] = i;
+    return status;
+}
+
+static tn_tensor *rows_by(tn_tensor *x, int axis, const int64_t *index, int64_t n)
+{
+    if (!x || tni_none(x)) return x;
+    tn_tensor *by = tn_from_ints(index, TN_SHAPE(n));
+    return tn_index_select(x, axis, tn_to(by, x->storage->device));
+}
+
+/* run_layers over rows of unequal lengths. */
+static tn_tensor *run_packed(recurrent *m, tn_tensor *x, tn_tensor *state[2],
+                             const tn_tensor *lengths, int wanted, tn_tensor **after)
+{
+    const int64_t b = x->shape.size[1];
+    const size_t nbytes = (size_t)(3 * b + 1) * sizeof(int64_t);
+    int64_t *length = tni_alloc(nbytes);
+    if (!length) return NULL;
+    int64_t *order = length + b + 1, *place = order + b;
+    tn_tensor *y = NULL;
+    if (sort_rows(m, lengths, x, length, order, place) == TN_OK) {
+        for (int k = 0; k < 2; k++) state[k] = rows_by(state[k], 1, order, b);
+        y = run_layers(m, rows_by(x, 1, order, b), state, b ? length : NULL, wanted, after);
+        for (int k = 0; k < wanted && y; k++) after[k] = rows_by(after[k], 1, place, b);
+        y = rows_by(y, 1, place, b);
+    }
+    tni_free(length, nbytes);
+    return y;
+}
+
+/* in: x and, optionally, h (and c), and lengths. out: y and, optionally, h (and c) after the last
+ * step. */
 static tn_status recurrent_forward_n(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
                                      tn_tensor **out)
 {
     recurrent *m = (recurrent *)self;
     int states = kind_of(self) == LSTM ? 2 : 1;
-    if ((n_in != 1 && n_in != 1 + states) || n_out > 1 + states)
-        return tni_error(TN_E_INVALID, "%s: %d inputs, %d outputs: want 1 or %d, and 1 to %d",
-                         self->type->name, n_in, n_out, 1 + states, 1 + states);
+    if ((n_in != 1 && n_in != 1 + states && n_in != 2 + states) || n_out > 1 + states)
+        return tni_error(TN_E_INVALID,
+                         "%s: %d inputs, %d outputs: want 1, %d or, with lengths, %d, and 1 to %d",
+                         self->type->name, n_in, n_out, 1 + states, 2 + states, 1 + states);
     TNI_TRY(check_input(m, in[0]));
     bool batched = in[0]->shape.rank == (m->layers ? 3 : 2);
-    tn_tensor *x = to_steps(m, in[0], batched);
+    tn_tensor *x = to_steps(m, in[0], batched), *y = NULL;
     tn_tensor *before[2] = { TN_NONE, TN_NONE }, *after[2] = { NULL, NULL };
-    for (int k = 0; x && k < n_in - 1; k++) {
+    tn_tensor *lengths = n_in == 2 + states ? in[1 + states] : TN_NONE;
+    for (int k = 0; x && k < TNI_MIN(n_in - 1, states); k++) {
         before[k] = state_in(m, k ? "c" : "h", in[1 + k], x, batched);
         if (!before[k]) return tni_pending();
     }
-    tn_tensor *y = x ? run_layers(m, x, before, n_out - 1, after) : NULL;
+    if (x)
+        y = tni_none(lengths) ? run_layers(m, x, before, NULL, n_out - 1, after)
+                              : run_packed(m, x, before, lengths, n_out - 1, after);
     out[0] = y ? from_steps(m, y, batched, true) : NULL;
     for (int k = 1; out[0] && k < n_out; k++) {
         out[k] = from_steps(m, after[k - 1], batched, false);
@@ -182,6 +324,7 @@ static void recurrent_describe(const tn_module *self, char *text, size_t size)
     tni_text_add(text, size, "%s%s%s", m->relu ? ", relu" : "",
                  m->directions == 2 ? ", bidirectional" : "", m->biased ? "" : ", no bias");
     if (m->dropout > 0) tni_text_add(text, size, ", dropout %g", m->dropout);
+    if (m->out != m->hidden) tni_text_add(text, size, ", projected to %" PRId64, m->out);
 }
 
 /* All of them U(+-1/sqrt(hidden)), in the order of registration. */
@@ -211,6 +354,7 @@ static tn_status check_options(const char *function, int kind, bool cell, int64_
     TNI_TRY(tni_at_least(function, "input_size", in, 1));
     TNI_TRY(tni_at_least(function, "hidden_size", hidden, 1));
     TNI_TRY(tni_at_least(function, "layers", o->layers, 0));
+    TNI_TRY(tni_at_least(function, "proj_size", o->proj_size, 0));
     TNI_TRY(tni_probability(function, o->dropout));
     if (cell && (o->layers || o->dropout > 0 || o->bidirectional || o->sequence_first))
         return tni_error(TN_E_INVALID,
@@ -224,6 +368,11 @@ static tn_status check_options(const char *function, int kind, bool cell, int64_
             o->dropout);
     if (o->relu && kind != RNN)
         return tni_error(TN_E_INVALID, "%s: relu: want it in an RNN", function);
+    if (o->proj_size && (kind != LSTM || cell || o->proj_size >= hidden))
+        return tni_error(TN_E_INVALID,
+                         "%s: proj_size %" PRId64
+                         ": want it in an LSTM, below hidden_size %" PRId64,
+                         function, o->proj_size, hidden);
     if (o->layers > 1000000)
         return tni_error(TN_E_INVALID, "%s: layers is %" PRId64 ": want at most 1000000", function,
                          o->layers);
@@ -237,12 +386,14 @@ static tn_module *make(const char *function, int kind, bool cell, int64_t in, in
                        const tn_recurrent_options *o)
 {
     TNI_HOLD_TRAPS;
-    static const char *const what[] = { "weight_ih", "weight_hh", "bias_ih", "bias_hh" };
+    static const char *const what[] = { "weight_ih", "weight_hh", "bias_ih", "bias_hh",
+                                        "weight_hr" };
     if (check_options(function, kind, cell, in, hidden, o) != TN_OK) return NULL;
     recurrent *m = tn_module_new(&types[!cell][kind]);
     if (!m) return NULL;
     m->in = in;
     m->hidden = hidden;
+    m->out = tni_or_int(o->proj_size, hidden);
     m->layers = cell ? 0 : tni_or_int(o->layers, 1);
     m->directions = o->bidirectional ? 2 : 1;
     m->dropout = o->dropout;
@@ -252,12 +403,15 @@ static tn_module *make(const char *function, int kind, bool cell, int64_t in, in
     m->biased = !o->no_bias;
     int64_t rows = tni_cell_gates(cells[kind]) * hidden;
     for (int64_t i = 0; i < tni_or_int(m->layers, 1) * m->directions; i++)
-        for (int k = 0; k < (m->biased ? 4 : 2); k++) {
+        for (int k = 0; k < 5; k++) {
             char name[64];
             int64_t layer = i / m->directions;
-            int64_t columns = k == 1 ? hidden : layer ? hidden * m->directions : in;
+            int64_t columns = k == 1 ? m->out : layer ? m->out * m->directions : in;
+            if (k == 4 ? !o->proj_size : k > 1 && !m->biased) continue;
             weight_name(m, what[k], layer, (int)(i % m->directions), name, sizeof name);
-            tn_tensor *t = tn_empty(k < 2 ? TN_SHAPE(rows, columns) : TN_SHAPE(rows));
+            tn_tensor *t = tn_empty(k == 4  ? TN_SHAPE(m->out, hidden)
+                                    : k < 2 ? TN_SHAPE(rows, columns)
+                                            : TN_SHAPE(rows));
             if (tn_register_parameter(&m->base, name, NULL, t) != TN_OK)
                 return tn_module_done(&m->base);
         }
@@ -289,13 +443,16 @@ tn_tensor *tn_recurrent_forward(tn_module *m, tn_tensor *x, tn_recurrent_state *
     if (!x) return tni_poisoned(__func__, "x");
     bool lstm = kind_of(m) == LSTM;
     int n = !state ? 1 : lstm ? 3 : 2;
-    tn_tensor *in[] = { x, TN_NONE, TN_NONE }, *out[3] = { NULL, NULL, NULL };
+    tn_tensor *in[] = { x, TN_NONE, TN_NONE, TN_NONE }, *out[3] = { NULL, NULL, NULL };
     if (state) in[1] = tni_option_tensor(__func__, "h", state->h);
     if (state) in[2] = tni_option_tensor(__func__, "c", state->c);
     if (state && !lstm && !tni_none(in[2]))
         return tni_fail(TN_E_INVALID, "%s: state c for a %s: only an LSTM has it", __func__,
                         m->type->name);
-    if (tni_call_with(m, n, in, n, out, NULL) != TN_OK) return NULL;
+    tn_tensor *lengths = state ? tni_option_tensor(__func__, "lengths", state->lengths) : TN_NONE;
+    bool packed = !lengths || !tni_none(lengths);
+    if (packed) in[n] = lengths;
+    if (tni_call_with(m, n + packed, in, n, out, NULL) != TN_OK) return NULL;
     if (state) *state = (tn_recurrent_state){ .h = out[1], .c = lstm ? out[2] : NULL };
     return out[0];
 }
