@@ -473,6 +473,13 @@ TN_API tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias
  */
 TN_API tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v,
                                                   tn_tensor *mask, bool causal, double scale);
+/** The same with dropout of the weights: in training each is 0 with probability p, else divided by
+ *  1 - p. They are then in memory, T x S for every head, as are keys and values for every head of
+ *  grouped queries. Errors: p outside [0, 1]. PyTorch: F.scaled_dot_product_attention(q, k, v,
+ *  dropout_p=p); p acts in training alone, and numbers are drawn otherwise */
+TN_API tn_tensor *tn_scaled_dot_product_attention_dropout(tn_tensor *q, tn_tensor *k, tn_tensor *v,
+                                                          tn_tensor *mask, bool causal,
+                                                          double scale, double p, bool training);
 /**
  * Rotary positions: pairs (a, b) of each row's first R elements become (a c - b s, b c + a s), a
  * rotation by the angle whose cosine is c and whose sine is s; the rest of the row stays. x is read

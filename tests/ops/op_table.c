@@ -110,6 +110,12 @@ static tn_tensor *dropout_seeded(tn_tensor *x)
     return tn_dropout(x, 0.4, true);
 }
 
+static tn_tensor *attention_seeded(tn_tensor **x)
+{
+    tn_manual_seed(7);
+    return tn_scaled_dot_product_attention_dropout(x[0], x[1], x[2], TN_NONE, true, 0, 0.4, true);
+}
+
 /* y and the running statistics after it, which are changed in place. */
 static tn_tensor *batch_norm_running(tn_tensor **x)
 {

@@ -281,12 +281,36 @@ TNI_OP_AS(op_attention, "scaled_dot_product_attention", 4, "y = softmax(scale q 
           attention_shape, attention_forward, attention_backward, .optional = TNI_X(3),
           .autocast = TNI_CAST_LOW, .reads = { READS, READS, READS, READS }, .constants = "scale")
 
+/* As it is used: 0 is the usual one. */
+static double scale_of(const tn_tensor *q, double scale)
+{
+    return scale != 0 || !q || !q->shape.rank ? scale
+                                              : 1 / sqrt((double)q->shape.size[q->shape.rank - 1]);
+}
+
 tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v,
                                            tn_tensor *mask, bool causal, double scale)
 {
     TNI_HOLD_TRAPS;
-    attention_args args = { .scale = scale, .causal = causal };
-    if (scale == 0 && q && q->shape.rank > 0)
-        args.scale = 1 / sqrt((double)q->shape.size[q->shape.rank - 1]);
+    attention_args args = { .scale = scale_of(q, scale), .causal = causal };
     return tni_apply(&op_attention, &args, sizeof args, 4, (tn_tensor *[]){ q, k, v, mask });
+}
+
+tn_tensor *tn_scaled_dot_product_attention_dropout(tn_tensor *q, tn_tensor *k, tn_tensor *v,
+                                                   tn_tensor *mask, bool causal, double scale,
+                                                   double p, bool training)
+{
+    TNI_HOLD_TRAPS;
+    tn_tensor *const in[] = { q, k, v, mask };
+    if (!(p >= 0 && p <= 1)) return tni_fail(TN_E_INVALID, "%s: p %g: want 0 to 1", __func__, p);
+    if (p == 0 || !training || tni_absent(q) || tni_absent(k) || tni_absent(v) || !mask)
+        return tn_scaled_dot_product_attention(q, k, v, mask, causal, scale);
+    if (check_sizes(&(tni_call){ .op = &op_attention, .n_in = 4, .in = in }) != TN_OK) return NULL;
+    unsigned char before[TN_GENERATOR_STATE_SIZE];
+    tn_generator_get_state(tn_default_generator(), before);
+    int64_t n = sharing(&q->shape, &k->shape);
+    tn_tensor *w = tni_attention_weights(q, repeat_heads(k, n), mask, scale_of(q, scale), causal);
+    tn_tensor *y = tn_matmul(tn_dropout(w, p, true), repeat_heads(v, n));
+    if (!y) tni_disregard(tn_generator_set_state(tn_default_generator(), before));
+    return y;
 }
