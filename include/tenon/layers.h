@@ -221,8 +221,21 @@ TN_API double tn_dropout_p(tn_module *m);
  *  old p. Errors: p outside [0, 1]; no such layer in m. */
 TN_API TN_MUST_USE tn_status tn_dropout_set_p(tn_module *m, double p);
 
-/* ---- a parameter made of another ------------------------------------------------------------- */
+/* ---- parameters made of others --------------------------------------------------------------- */
 
+/**
+ * Weight normalization: from now on each call of m makes its parameter of that name as v g / |v|,
+ * with a g and a norm for each index of that axis (-1: one for all elements).
+ *
+ * State    parametrizations.NAME.original0, g, which is |v| at first, and original1, v, which is
+ *          the parameter itself; no NAME any more: tn_get_parameter(m, NAME) fails
+ * Note     make optimizers afterwards, since g is new. One parameter of a layer
+ * Errors   no such parameter; one without a field in the struct; fewer than two axes; an axis that
+ *          is not there; m has one already. Nothing has changed then
+ * Source   Salimans and Kingma, Weight Normalization (2016), eq. 2
+ * PyTorch: nn.utils.parametrizations.weight_norm
+ */
+TN_API TN_MUST_USE tn_status tn_weight_norm(tn_module *m, const char *name, int axis);
 /** zero fields: PyTorch's defaults, but for transposed convolutions, whose axis is 1 */
 typedef struct tn_spectral_norm_options {
     int64_t iterations; /* of the power method for each call in training; 0: 1 */
@@ -230,15 +243,11 @@ typedef struct tn_spectral_norm_options {
     double eps;         /* what norms are at least; 0: 1e-12 */
 } tn_spectral_norm_options;
 /**
- * Spectral normalization: from now on each call of m makes its parameter of that name as v / s,
- * where s is about the largest singular value of v as a matrix with that axis as rows. In f32,
- * under autocast too, if v is bf16 or f16. Threads call such layers one after another.
+ * Spectral normalization: the same as v / s, where s is about the largest singular value of v as a
+ * matrix with that axis as rows. Like weight norm in f32, under autocast too, if v is bf16 or f16.
  *
- * State    parametrizations.NAME.original, v, the parameter itself, and no NAME any more; buffers
- *          parametrizations.NAME.0._u and ._v, the first singular vectors, nearly: random unit
- *          vectors after 15 iterations (TN_DIRECTION)
- * Errors   no such parameter; one without a field in the struct; fewer than two axes; an axis that
- *          is not there; m has one already, or an adapter (tn_lora). Nothing has changed then
+ * State    parametrizations.NAME.original, v; buffers parametrizations.NAME.0._u and ._v, the first
+ *          singular vectors, nearly: random unit vectors after 15 iterations (TN_DIRECTION)
  * Source   Miyato et al., Spectral Normalization for GANs (2018), algorithm 1
  * PyTorch: nn.utils.parametrizations.spectral_norm
  */

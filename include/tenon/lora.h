@@ -17,7 +17,8 @@
  *           peft's move. One that has such buffers and an adapter below it is left as it is
  * Dtypes    adapters are f32, beside f64 f64; the sum is rounded to the dtype of W x once
  * Parents   must call the Linear (tn_forward), as tenon's own do: one that reads its weight would
- *           not see the adapter. One with tn_spectral_norm has no weight of its own, and gets none
+ *           not see the adapter. One with weight or spectral norm has no weight of its own, and
+ *           gets none
  * Errors    before anything is changed; when memory runs out, requires_grad may be off
  * Source    Hu et al. (2022), LoRA; rslora: Kalajdzievski (2023); the package peft 0.21
  *

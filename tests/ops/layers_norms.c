@@ -1,6 +1,6 @@
 /*
- * layers_norms.c - RMSNorm, GroupNorm, InstanceNorm, BatchNorm3d, channels that drop, spectral
- * norm.
+ * layers_norms.c - RMSNorm, GroupNorm, InstanceNorm, BatchNorm3d, channels that drop, weight and
+ * spectral norm.
  *
  * Truth: numbers of PyTorch 2.15 in f64; the ops, whose rows are PyTorch's; closed forms.
  *
@@ -172,7 +172,7 @@ START_TEST(channels_drop)
 }
 END_TEST
 
-/* ---- spectral norm --------------------------------------------------------------------------- */
+/* ---- weight and spectral norm ---------------------------------------------------------------- */
 
 #define MADE "parametrizations.weight."
 
@@ -196,6 +196,48 @@ static tn_tensor *times_a(box *m, tn_tensor *x)
 {
     return tn_mul(m->a, x);
 }
+
+START_TEST(weight_norm)
+{
+    tn_module *m = known_linear();
+    tn_tensor *before = tn_forward(m, wave(TN_SHAPE(2, 3)));
+    assert_ok(tn_weight_norm(m, "weight", 0));
+    assert_names(tn_state_dict(m, ""), "bias " MADE "original0 " MADE "original1");
+    assert_close(tn_forward(m, wave(TN_SHAPE(2, 3))), before, 1e-12, 0);
+    tn_tensor *g = tn_get_parameter(m, MADE "original0"),
+              *v = tn_get_parameter(m, MADE "original1");
+    put(m, MADE "original0", tn_reshape(numbers(2, .5), TN_SHAPE(2, 1)));
+    assert_values(tn_forward(m, wave(TN_SHAPE(2, 3))), 1e-10, 2.61273062532, -0.903455876558,
+                  0.869835603786, -0.412736960846);
+    step(m);
+    assert_values(tn_grad(g), 1e-10, 0.214201160967, -0.732057396983);
+    assert_values(tn_grad(v), 1e-10, 0.655260500173, -0.486548437822, -0.651936173662,
+                  0.206045568859, 0.286165752103, -0.188330107591);
+    tn_module *copy = owned(tn_module_clone(m)), *other = known_linear();
+    assert_ok(tn_weight_norm(other, "weight", 0));
+    assert_ok(load(other, tn_state_dict(m, "")));
+    tn_tensor *y = tn_forward(m, wave(TN_SHAPE(2, 3)));
+    assert_close(tn_forward(copy, wave(TN_SHAPE(2, 3))), y, 0, 0);
+    assert_close(tn_forward(other, wave(TN_SHAPE(2, 3))), y, 0, 0);
+    box *own = owned_box(); /* between calls its field is empty */
+    own->run = times_a;
+    assert_ok(tn_register_parameter(&own->base, "a", &own->a, wave(TN_SHAPE(2, 3))));
+    assert_ok(tn_weight_norm(&own->base, "a", 1));
+    for (int i = 0; i < 2; i++) {
+        ck_assert(tn_is_none(own->a));
+        assert_close(tn_forward(&own->base, tn_ones(TN_SHAPE(1))), wave(TN_SHAPE(2, 3)), 1e-12, 0);
+    }
+    tn_module *whole = owned(conv2d(2, 3, 2, 0));
+    y = tn_forward(whole, tn_ones(TN_SHAPE(1, 2, 3, 3)));
+    assert_ok(tn_weight_norm(whole, "weight", -1));
+    ck_assert_int_eq(tn_rank(tn_get_parameter(whole, MADE "original0")), 0);
+    assert_close(tn_forward(whole, tn_ones(TN_SHAPE(1, 2, 3, 3))), y, 1e-12, 0);
+    tn_module *fixed = known_linear(); /* what is made of a parameter is trained as it was */
+    assert_ok(tn_module_set_requires_grad(fixed, false));
+    assert_ok(tn_weight_norm(fixed, "weight", 0));
+    ck_assert(!tn_requires_grad(tn_get_parameter(fixed, MADE "original0")));
+}
+END_TEST
 
 static tn_module *spectral_linear(void)
 {
@@ -334,6 +376,9 @@ START_TEST(what_cannot_be_made)
     const tn_spectral_norm_options o = { 0 };
     tn_module *m = known_linear();
     uint64_t before = tn_hash(tn_get_parameter(m, "weight"));
+    assert_fails(tn_weight_norm(m, "wait", 0), TN_E_INVALID, "\"wait\" of Linear");
+    assert_fails(tn_weight_norm(m, "weight", 2), TN_E_INVALID, "axis 2 of weight [2,3]: want 2 axes");
+    assert_fails(tn_weight_norm(m, "weight", -2), TN_E_INVALID, "and -1..1");
     assert_fails(tn_spectral_norm(m, "wait", o), TN_E_INVALID, "\"wait\" of Linear");
     assert_fails(tn_spectral_norm(m, NULL, o), TN_E_INVALID, "NULL");
     assert_fails(tn_spectral_norm(m, "weight", (tn_spectral_norm_options){ .axis = 2 }),
@@ -361,6 +406,6 @@ void layers_norms_cases(Suite *suite)
 {
     add_tests(layers_case(suite, "norms"), rms_norm_layer, group_norm_layer,
               batch_norm_3d_and_no_bias, instance_norm_with_statistics, instance_norm_in_other_ways,
-              channels_drop, spectral_norm, spectral_norm_in_other_ways, spectral_norm_of_frozen,
+              channels_drop, weight_norm, spectral_norm, spectral_norm_in_other_ways, spectral_norm_of_frozen,
               spectral_norm_in_threads, what_cannot_be_made);
 }

@@ -120,12 +120,13 @@ static tn_module *with_average(void)
 static tn_module *norms(void)
 {
     const tn_instance_norm_options tracks = { .affine = true, .tracking = true };
-    tn_module *first = linear(4, 6), *last = linear(6, 3);
+    tn_module *first = linear(4, 6), *last = linear(6, 3), *middle = linear(6, 6);
+    assert_ok(tn_weight_norm(middle, "weight", 0));
     assert_ok(tn_spectral_norm(first, "weight", (tn_spectral_norm_options){ 0 }));
     assert_ok(tn_spectral_norm(last, "weight", (tn_spectral_norm_options){ .axis = 1 }));
     return tn_sequential(tn_instance_norm1d_new(5, tracks), first, tn_dropout1d_new(0.3),
                          tn_group_norm_new(1, 5, (tn_layer_norm_options){ 0 }),
-                         tn_rms_norm_new(TN_SHAPE(6), (tn_rms_norm_options){ 0 }), last);
+                         tn_rms_norm_new(TN_SHAPE(6), (tn_rms_norm_options){ 0 }), middle, last);
 }
 
 START_TEST(other_layers)
