@@ -377,7 +377,8 @@ START_TEST(what_cannot_be_made)
     tn_module *m = known_linear();
     uint64_t before = tn_hash(tn_get_parameter(m, "weight"));
     assert_fails(tn_weight_norm(m, "wait", 0), TN_E_INVALID, "\"wait\" of Linear");
-    assert_fails(tn_weight_norm(m, "weight", 2), TN_E_INVALID, "axis 2 of weight [2,3]: want 2 axes");
+    assert_fails(tn_weight_norm(m, "weight", 2), TN_E_INVALID,
+                 "axis 2 of weight [2,3]: want 2 axes");
     assert_fails(tn_weight_norm(m, "weight", -2), TN_E_INVALID, "and -1..1");
     assert_fails(tn_spectral_norm(m, "wait", o), TN_E_INVALID, "\"wait\" of Linear");
     assert_fails(tn_spectral_norm(m, NULL, o), TN_E_INVALID, "NULL");
@@ -406,6 +407,6 @@ void layers_norms_cases(Suite *suite)
 {
     add_tests(layers_case(suite, "norms"), rms_norm_layer, group_norm_layer,
               batch_norm_3d_and_no_bias, instance_norm_with_statistics, instance_norm_in_other_ways,
-              channels_drop, weight_norm, spectral_norm, spectral_norm_in_other_ways, spectral_norm_of_frozen,
-              spectral_norm_in_threads, what_cannot_be_made);
+              channels_drop, weight_norm, spectral_norm, spectral_norm_in_other_ways,
+              spectral_norm_of_frozen, spectral_norm_in_threads, what_cannot_be_made);
 }
