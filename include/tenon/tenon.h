@@ -52,6 +52,7 @@
 #include <tenon/io.h>
 #include <tenon/optimizers.h> /* from here on the ring around it */
 #include <tenon/data.h>
+#include <tenon/images.h>
 #include <tenon/metrics.h>
 #include <tenon/tensorboard.h>
 #include <tenon/diagnose.h>

@@ -107,6 +107,27 @@ static tn_status idx(run *r)
     return t && r ? TN_OK : tn_error_status();
 }
 
+static tn_status image(run *r, const char *name)
+{
+    tn_tensor *t = tn_image_load(golden_path(name), (tn_image_options){ 0 });
+    if (t) r->wrong = tn_rank(t) != 3;
+    return t ? TN_OK : tn_error_status();
+}
+static tn_status png(run *r)
+{
+    return image(r, "images/interlaced.png");
+}
+static tn_status jpeg(run *r)
+{
+    return image(r, "images/progressive.jpg");
+}
+static tn_status save_png(run *r)
+{
+    const unsigned char pixels[12] = { 7, 8, 9 };
+    r->wrong = false;
+    return tn_image_save_png(tn_from_data(pixels, TN_SHAPE(3, 2, 2), TN_U8), in_folder("new.png"));
+}
+
 static tn_status lock(run *r)
 {
     tn_file_lock *l;
@@ -139,11 +160,12 @@ static const struct {
     const char *name;
     tn_status (*call)(run *r);
 } calls[] = {
-    { "save", save },       { "save_pt", save_pt },   { "load", load },
-    { "load_pt", load_pt }, { "tensors", tensors },   { "checkpoint", checkpoint },
-    { "resume", resume },   { "numbered", numbered }, { "latest", latest },
-    { "idx", idx },         { "lock", lock },         { "text", read_text },
-    { "loader", loader },
+    { "save", save },         { "save_pt", save_pt },   { "load", load },
+    { "load_pt", load_pt },   { "tensors", tensors },   { "checkpoint", checkpoint },
+    { "resume", resume },     { "numbered", numbered }, { "latest", latest },
+    { "idx", idx },           { "lock", lock },         { "text", read_text },
+    { "loader", loader },     { "png", png },           { "jpeg", jpeg },
+    { "save_png", save_png },
 };
 
 /* ---- trying it ------------------------------------------------------------------------------- */
@@ -189,10 +211,11 @@ START_TEST(a_file_is_read_and_written_or_out_of_memory)
 {
     run r = run_new();
     const char *name = calls[_i].name;
-    assert_ok(calls[_i].call(&r)); /* first uses of all kinds */
+    const tn_status first = calls[_i].call(&r);      /* first uses of all kinds */
+    if (first != TN_E_UNSUPPORTED) assert_ok(first); /* built without libpng and libjpeg */
     ck_assert(!r.wrong);
     const uint64_t hash = hash_of_run(&r);
-    for (int rest = 0; rest < 2; rest++) {
+    for (int rest = 0; first == TN_OK && rest < 2; rest++) {
         long failed = 0;
         for (long k = 0;; k++) {
             tn_scope s = tn_scope_begin();

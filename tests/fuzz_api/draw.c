@@ -230,6 +230,17 @@ static tn_shape single_image(tn_shape s)
     s.rank--;
     return s;
 }
+static tn_tensor *picture(world *w)
+{
+    tn_tensor *t = make_tensor(w, TN_SHAPE(below(w, 2) ? 3 : 1, 1 + below(w, 4), 2 + below(w, 3)),
+                               below(w, 2) ? TN_U8 : TN_F32, PLAIN);
+    return t;
+}
+SIMPLE(picture, pick_tensor(w, picture(w)))
+SIMPLE(flip_axis, pick_int(w, -2, -1))
+SIMPLE(image_property, (tn_image_property)pick_enum(w, 4))
+static const double ones[] = { 1 };
+SIMPLE(ones, pick_pointer(w, (void *)(uintptr_t)ones))
 SIMPLE(image,
        pick_tensor(w, make_tensor(w, below(w, 4) ? images(w, 2, 5) : single_image(images(w, 2, 5)),
                                   below(w, 6) ? TN_F32 : TN_F64, (int)below(w, LAYOUTS))))
@@ -731,6 +742,20 @@ DRAW(csv_file)
     write_file(name, "a,b,c\n1,2.5,\"x, y\"\n3,,z\n", 25);
     s->v.csv_file = readable(w, name);
 }
+static const unsigned char png[] = {
+    137, 80,  78,  71,  13,  10,  26,  10, 0,  0,   0,   13,  73,  72, 68,  82,  0,   0,  0,  2,
+    0,   0,   0,   2,   8,   2,   0,   0,  0,  253, 212, 154, 115, 0,  0,   0,   22,  73, 68, 65,
+    84,  120, 218, 99,  96,  224, 149, 82, 55, 113, 100, 96,  23,  81, 212, 179, 246, 0,  0,  9,
+    132, 1,   177, 175, 209, 243, 136, 0,  0,  0,   0,   73,  69,  78, 68,  174, 66,  96, 130
+};
+DRAW(image_file)
+{
+    const char *name = in_folder(w, "d.png");
+    write_file(name, png, sizeof png);
+    s->v.image_file = readable(w, name);
+}
+SIMPLE(bytes_in, pick_pointer(w, (void *)(uintptr_t)png))
+SIMPLE(nbytes_in, (size_t)pick_count(w, (int)sizeof png, w->slot[0].v.bytes_in != NULL))
 DRAW(text_file)
 {
     const char *name = in_folder(w, "text");
@@ -1117,6 +1142,18 @@ OPTIONS(resize, tn_interpolate_spec, o.size[0] = below(w, 2) ? pick_long(w, 1, 4
         o.size[1] = below(w, 2) ? pick_long(w, 1, 4) : 0,
         o.scale[0] = o.size[0] ? 0 : pick_real(w, 0.5, 2),
         o.mode = (tn_interpolate_mode)pick_enum(w, 4), FLAG(align_corners), FLAG(antialias))
+OPTIONS(image_options, tn_image_options, o.mode = (tn_image_mode)pick_enum(w, 3), FLAG(orient),
+        FLAG(damaged))
+OPTIONS(resize_options, tn_image_resize_options, o.filter = (tn_image_filter)pick_enum(w, 3),
+        FLAG(no_antialias))
+OPTIONS(crop_options, tn_image_crop_options, REAL(scale[0], 0.1, 0.2), REAL(scale[1], 0.5, 1),
+        REAL(ratio[0], 0.5, 1), REAL(ratio[1], 1, 2),
+        o.resize.filter = (tn_image_filter)pick_enum(w, 3))
+OPTIONS(rotate_options, tn_image_rotate_options, FLAG(linear), FLAG(expand), REAL(fill, 0, 0))
+OPTIONS(jitter_options, tn_image_jitter_options, REAL(brightness, 0, 1), REAL(contrast, 0, 1),
+        REAL(saturation, 0, 1), REAL(hue, 0, 0.5))
+OPTIONS(erase_options, tn_image_erase_options, REAL(scale[0], 0.1, 0.2), REAL(scale[1], 0.3, 0.5),
+        REAL(value, 0, 0))
 OPTIONS(gradcheck, tn_gradcheck_options, REAL(eps, 1e-6, 1e-6), REAL(atol, 1e-5, 1),
         REAL(rtol, 1e-3, 1), FLAG(second))
 OPTIONS(module_gradcheck, tn_module_gradcheck_options, REAL(eps, 1e-6, 1e-6), REAL(atol, 1e-7, 1),

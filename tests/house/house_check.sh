@@ -37,7 +37,7 @@ fi
 while IFS=: read -r what count most; do check "$what" "$count" $((most + more)); done < <(python3 - <<'PYTHON'
 import collections, pathlib
 ring = dict(trace="trace", parallel="parallel", capture="capture", graph="diagnose", diagnose="diagnose", data="data",
-            optimizers="optimizers", metrics="metrics", tensorboard="logs",
+            images="images", optimizers="optimizers", metrics="metrics", tensorboard="logs",
             generate="lm", tokenizer="lm", lm="lm", lora="lm")
 rooms, areas, counted, given = {}, {}, collections.Counter(), collections.Counter()
 for line in pathlib.Path("tests/house/ceilings.txt").read_text().splitlines():

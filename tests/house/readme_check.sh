@@ -183,6 +183,46 @@ head -c 307300 /dev/zero | tr '\0' 'a' >data.bin
 awk 'BEGIN { print "a,b,kind"; for (i = 0; i < 20; i++) print i ",," (i % 2 ? "odd" : "even") }' >table.csv
 ./datasets data.bin table.csv
 
+# Image files: any number of workers makes the same batches; one that is not there is named.
+{
+    echo '#include <string.h>'
+    echo '#include <tenon/tenon.h>'
+    block_with tn_image_load_crop data.md
+    cat <<'END'
+int main(int argc, char **argv)
+{
+    static const int64_t label[] = { 0, 1, 2, 3 };
+    tn_scope scope = tn_scope_begin();
+    photos all = { (const char *const *)argv + 1, label };
+    uint64_t h[3] = { 0 };
+    tn_dataset d;
+    tn_tensor *batch[2];
+    for (int i = 0; i < 3; i++) {
+        tn_loader *loader = photos_loader(&d, &all, argc - 2, i); /* all but the last */
+        TN_CHECK_PTR(loader);
+        if (tn_loader_next(loader, batch, 2) != 1) TN_CHECK(tn_error_status());
+        h[i] = tn_hash(batch[0]) ^ tn_hash(batch[1]);
+        tn_loader_free(loader);
+    }
+    double most = tn_item(tn_max_all(batch[0]));
+    tn_loader *loader = photos_loader(&d, &all, argc - 1, 2);
+    TN_CHECK_PTR(loader);
+    int got = tn_loader_next(loader, batch, 2);
+    printf("images: %016llx, at most %g; %s\n", (unsigned long long)h[0], most, tn_error());
+    bool right = got == -1 && strstr(tn_error(), "photos, sample 3: tn_image_load_crop: missing.png");
+    tn_loader_free(loader);
+    tn_scope_end(scope);
+    return !(right && h[0] == h[1] && h[0] == h[2] && most > 0 && most < 2.7);
+}
+END
+} >photos.c
+cc -std=c11 -Wall -Wextra -Werror photos.c -o photos "${against[@]}"
+if [ -e build/src/ext/images/libtenon-images.so ]; then
+    ./photos "$root"/tests/golden/images/{444.jpg,rgb.png,turned.jpg} missing.png
+else
+    echo 'left out, there is no libpng or libjpeg-turbo: images'
+fi
+
 # The captured step, here on the CPU.
 {
     echo '#include <tenon/tenon.h>'

@@ -55,6 +55,8 @@ static const struct zero {
     { "tn_one_cycle_options", "max_lr pct_start div_factor final_div_factor", NULL, "above 0" },
     { "tn_plateau_options", "factor", NULL, "above 0" },
     { "tn_scaler_options", "init_scale backoff", NULL, "above 0" },
+    { "tn_image_crop_options", "scale ratio", NULL, "above 0" },
+    { "tn_image_erase_options", "scale ratio", NULL, "above 0" },
     { "tn_scaler_options", "growth interval", NULL, "above 1, at least 1" },
     { "tn_gradcheck_options", "eps atol rtol", NULL, "above 0" },
     { "tn_module_gradcheck_options", "eps atol rtol", NULL, "above 0" },

@@ -13,21 +13,11 @@
 
 #include "autograd/ops/rows.h"
 
-/* How the `out` elements of an axis are made of `in`. */
-typedef struct axis_map {
-    bool placed; /* interpolation; else x goes on beyond its edges */
-    int mode;    /* a tn_interpolate_mode or tn_pad_mode */
-    int64_t in, out;
-    int64_t by[2]; /* padded: before and behind */
-    double scale;  /* placed: steps of x for each of y */
-    bool align_corners, antialias;
-} axis_map;
-
 /* What an op maps: `axis` and the last one, or (columns.out 0) `axis` alone. */
 typedef struct mapped {
     int axis;  /* of the rows */
     bool back; /* transposed: gives each element of `in` all that it is part of */
-    axis_map rows, columns;
+    tni_axis_map rows, columns;
 } mapped;
 
 /* ---- taps ------------------------------------------------------------------------------------ */
@@ -42,19 +32,19 @@ static double weight_at(double t, double a)
 }
 
 /* How far weights reach. */
-static double reach_of(const axis_map *m)
+static double reach_of(const tni_axis_map *m)
 {
     return (m->mode == TN_CUBIC ? 2 : 1) * (m->antialias ? TNI_MAX(m->scale, 1) : 1);
 }
 
-static int64_t most_taps(const axis_map *m)
+int64_t tni_most_taps(const tni_axis_map *m)
 {
     if (!m->placed || m->mode < TN_LINEAR) return 1;
     return m->antialias ? TNI_MIN(m->in, 2 * (int64_t)ceil(reach_of(m)) + 1)
                         : 2 * (int64_t)reach_of(m);
 }
 
-static int64_t padded(const axis_map *m, int64_t o)
+static int64_t padded(const tni_axis_map *m, int64_t o)
 {
     int64_t i = o - m->by[0], end = m->in - 1, cut = TNI_MAX(-m->by[0], 0);
     if (m->mode == TN_PAD_REFLECT) return i < 0 ? -i : i > end ? 2 * end - i : i;
@@ -63,7 +53,7 @@ static int64_t padded(const axis_map *m, int64_t o)
     return cut + ((o - TNI_MAX(m->by[0], 0)) % n + n) % n;
 }
 
-static int64_t placed(const axis_map *m, bool f64, int64_t o, int64_t *at, double *weight)
+int64_t tni_placed(const tni_axis_map *m, bool f64, int64_t o, int64_t *at, double *weight)
 {
     double s = m->scale, reach = reach_of(m), total = 0;
     double a = m->mode == TN_LINEAR ? 0 : m->antialias ? -0.5 : -0.75;
@@ -75,17 +65,17 @@ static int64_t placed(const axis_map *m, bool f64, int64_t o, int64_t *at, doubl
         return 1;
     }
     if (!m->antialias) {
-        double place = m->align_corners ? s * (double)o : s * ((double)o + 0.5) - 0.5;
+        double place = m->align_corners ? s * (double)o : m->from + s * ((double)o + 0.5) - 0.5;
         for (double k = 1 - reach, low = floor(place); k <= reach; k++) {
             at[n] = (int64_t)TNI_MIN(TNI_MAX(low + k, 0), (double)end);
             weight[n++] = weight_at(place - low - k, a);
         }
         return n;
     }
-    double middle = s * ((double)o + 0.5);
+    double middle = m->from + s * ((double)o + 0.5);
     for (int64_t i = TNI_MAX((int64_t)(middle - reach + 0.5), 0),
                  last = TNI_MIN((int64_t)(middle + reach + 0.5), m->in);
-         i < last && n < most_taps(m); i++) {
+         i < last && n < tni_most_taps(m); i++) {
         at[n] = i;
         weight[n] = weight_at(((double)i - middle + 0.5) / TNI_MAX(s, 1), a);
         total += weight[n++];
@@ -95,9 +85,9 @@ static int64_t placed(const axis_map *m, bool f64, int64_t o, int64_t *at, doubl
 }
 
 /* The taps of element o; how many. */
-static int64_t taps_of(const axis_map *m, bool f64, int64_t o, int64_t *at, double *weight)
+static int64_t taps_of(const tni_axis_map *m, bool f64, int64_t o, int64_t *at, double *weight)
 {
-    if (m->placed) return placed(m, f64, o, at, weight);
+    if (m->placed) return tni_placed(m, f64, o, at, weight);
     weight[0] = 1;
     at[0] = padded(m, o);
     return 1;
@@ -107,14 +97,14 @@ static int64_t taps_of(const axis_map *m, bool f64, int64_t o, int64_t *at, doub
 
 /* A map's lists in `bytes` bytes of memory, which begin at `memory` once there is any. */
 typedef struct table {
-    const axis_map *map;
+    const tni_axis_map *map;
     int64_t n, taps; /* elements; at most so many taps in all */
     size_t weights, bytes;
 } table;
 
-static table table_of(const axis_map *m, bool back)
+static table table_of(const tni_axis_map *m, bool back)
 {
-    table t = { m, back ? m->in : m->out, m->out * most_taps(m), 0, 0 };
+    table t = { m, back ? m->in : m->out, m->out * tni_most_taps(m), 0, 0 };
     t.weights = (size_t)(2 * t.n + t.taps + 2) / 2 * 8; /* behind three lists of int32_t */
     t.bytes = t.weights + (size_t)t.taps * sizeof(double);
     return t;
@@ -123,7 +113,7 @@ static table table_of(const axis_map *m, bool back)
 /* Counts the taps of each element, then puts each one in its place. */
 static tni_taps fill(const table *t, char *memory, bool back, bool f64, int64_t *at, double *weight)
 {
-    const axis_map *m = t->map;
+    const tni_axis_map *m = t->map;
     int32_t *first = (int32_t *)memory, *same = first + t->n + 1, *list = same + t->n;
     void *weights = memory + t->weights;
     memset(first, 0, (size_t)(t->n + 1) * sizeof *first);
@@ -179,7 +169,7 @@ static tn_status mapped_forward(tni_call *c)
     if (TNI_MAX(r.n + r.taps, s.n ? TNI_MAX(s.n + s.taps, numel / planes) : 0) > INT32_MAX)
         return tni_op_error(c, TN_E_UNSUPPORTED, "x %s: want planes of at most %d elements",
                             tni_text(x), INT32_MAX);
-    int64_t most = TNI_MAX(most_taps(&a->rows), most_taps(&a->columns));
+    int64_t most = TNI_MAX(tni_most_taps(&a->rows), tni_most_taps(&a->columns));
     size_t nbytes = r.bytes + s.bytes + (size_t)most * (sizeof(int64_t) + sizeof(double));
     char *memory = tni_alloc(nbytes);
     if (!memory) return TN_E_NOMEM;
@@ -214,7 +204,7 @@ MAPPED(op_interpolate, "interpolate", "sum of w_oi x_i over the i around o's pla
 MAPPED(op_pad_own, "pad", "x_i; where i is o - before, brought into x by the mode")
 
 /* The op on the last n axes, map[0] being the last one's. */
-static tn_tensor *map_axes(const tn_op *op, tn_tensor *x, const axis_map *map, int n)
+static tn_tensor *map_axes(const tn_op *op, tn_tensor *x, const tni_axis_map *map, int n)
 {
     bool vector = x->shape.rank == 1, half = n > 2 && tni_is_half(x->dtype);
     tn_dtype dtype = x->dtype;
@@ -223,8 +213,9 @@ static tn_tensor *map_axes(const tn_op *op, tn_tensor *x, const axis_map *map, i
     for (int k = 0; x && k < n; k += k ? 1 : 2) { /* the last two together */
         mapped a = { .axis = x->shape.rank - 1 - TNI_MAX(k, 1) };
         int64_t same = x->shape.size[a.axis];
-        a.rows = k + (k == 0) < n ? map[k + (k == 0)]
-                                  : (axis_map){ .mode = TN_PAD_REPLICATE, .in = same, .out = same };
+        a.rows = k + (k == 0) < n
+                     ? map[k + (k == 0)]
+                     : (tni_axis_map){ .mode = TN_PAD_REPLICATE, .in = same, .out = same };
         if (k == 0) a.columns = map[0];
         x = tni_apply(op, &a, sizeof a, 1, &x);
     }
@@ -235,7 +226,7 @@ static tn_tensor *map_axes(const tn_op *op, tn_tensor *x, const axis_map *map, i
 /* ---- interpolation --------------------------------------------------------------------------- */
 
 /* The map of an axis of `in` elements to `size`, or by `scale`; false + message. */
-static bool place(const tn_tensor *x, const tn_interpolate_spec *s, int i, axis_map *m)
+static bool place(const tn_tensor *x, const tn_interpolate_spec *s, int i, tni_axis_map *m)
 {
     int64_t in = x->shape.size[2 + i], size = s->size[i] ? s->size[i] : s->size[0];
     double scale = s->scale[i] != 0 ? s->scale[i] : s->scale[0];
@@ -244,7 +235,7 @@ static bool place(const tn_tensor *x, const tn_interpolate_spec *s, int i, axis_
         return tni_false(tni_error(
             TN_E_SHAPE, "tn_interpolate: axis %d of %s to size %g: want 1 to %d from at least 1",
             2 + i, tni_text(x), out, INT32_MAX));
-    *m = (axis_map){ .placed = true, .mode = s->mode, .in = in, .out = (int64_t)out };
+    *m = (tni_axis_map){ .placed = true, .mode = s->mode, .in = in, .out = (int64_t)out };
     m->align_corners = s->align_corners, m->antialias = s->antialias;
     bool flat = s->mode == TN_NEAREST && x->shape.rank == 4;
     bool stays = flat || s->mode == TN_LINEAR || s->antialias; /* as PyTorch, whatever the scale */
@@ -257,7 +248,7 @@ static bool place(const tn_tensor *x, const tn_interpolate_spec *s, int i, axis_
 tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_spec spec)
 {
     TNI_HOLD_TRAPS;
-    axis_map map[3];
+    tni_axis_map map[3];
     if (!tni_present("tn_interpolate", "x", x)) return NULL;
     int n = x->shape.rank - 2;
     bool smooth = spec.mode >= TN_LINEAR, sizes = spec.size[0] != 0;
@@ -340,7 +331,7 @@ TNI_OP(pad, 1, "y_o = x_(o - before) where x has it, else value", "dx_i = dy_(i 
        pad_shape, pad_forward, pad_backward, .dtypes = TNI_ANY_DTYPE)
 
 /* Whether PyTorch takes these numbers; sets what the axis becomes. */
-static bool fits(axis_map *m)
+static bool fits(tni_axis_map *m)
 {
     const int64_t most[] = { INT64_MAX, m->in - 1, INT64_MAX, m->in }, *by = m->by;
     int64_t least = m->mode != TN_PAD_CONSTANT;
@@ -355,7 +346,7 @@ static bool fits(axis_map *m)
 tn_tensor *tn_pad(tn_tensor *x, const int64_t *pads, int n, tn_pad_mode mode, double value)
 {
     pad_args a = { .by = { { 0 } } };
-    axis_map map[TN_MAX_RANK];
+    tni_axis_map map[TN_MAX_RANK];
     bool own = mode != TN_PAD_CONSTANT && n > 0;
     if (!tni_present("tn_pad", "x", x)) return NULL;
     if (!pads && n > 0) return tni_poisoned("tn_pad", "pads");
@@ -367,10 +358,10 @@ tn_tensor *tn_pad(tn_tensor *x, const int64_t *pads, int n, tn_pad_mode mode, do
                         tni_text(x), n, (int)mode, value);
     for (int k = 0; k < n / 2; k++) {
         int axis = x->shape.rank - 1 - k;
-        axis_map *m = &map[k];
-        *m = (axis_map){ .mode = mode,
-                         .in = x->shape.size[axis],
-                         .by = { pads[2 * k], pads[2 * k + 1] } };
+        tni_axis_map *m = &map[k];
+        *m = (tni_axis_map){ .mode = mode,
+                             .in = x->shape.size[axis],
+                             .by = { pads[2 * k], pads[2 * k + 1] } };
         if (!fits(m))
             return tni_fail(TN_E_SHAPE,
                             "tn_pad: axis %d of %s by %" PRId64 " and %" PRId64

@@ -107,4 +107,17 @@ tn_status tni_check_class_options(const char *function, const tn_cross_entropy_o
 tn_tensor *tni_ordered(const char *function, tn_tensor *x, const int64_t *k, int *axis,
                        bool descending);
 
+/* How the `out` elements of an axis are made of `in`. */
+typedef struct tni_axis_map {
+    bool placed; /* interpolation; else x goes on beyond its edges */
+    int mode;    /* a tn_interpolate_mode or tn_pad_mode */
+    int64_t in, out;
+    int64_t by[2];      /* padded: before and behind */
+    double scale, from; /* placed: steps of x for each of y; y's first edge in x, but of nearest */
+    bool align_corners, antialias;
+} tni_axis_map;
+/* The taps of placed element o, ascending, an edge perhaps repeated; how many. (resample.c) */
+int64_t tni_placed(const tni_axis_map *m, bool f64, int64_t o, int64_t *at, double *weight);
+int64_t tni_most_taps(const tni_axis_map *m); /* of an element */
+
 #endif

@@ -1,0 +1,393 @@
+/*
+ * places.c - transforms that move pixels: parts, edges, flips, turns; and what is drawn for them.
+ */
+#include "ext/images/images.h"
+
+bool tni_image_ok(const char *f, const tn_tensor *x, bool no_grad)
+{
+    if (!tni_present(f, "x", x)) return false;
+    const tn_device d = x->storage->device;
+    if (x->shape.rank < 3)
+        tni_error(TN_E_SHAPE, "%s: x %s: want [C, H, W], or more such", f, tni_text(x));
+    else if (x->dtype != TN_U8 && x->dtype != TN_F32)
+        tni_error(TN_E_DTYPE, "%s: x is %s: want u8 or f32", f, tn_dtype_name(x->dtype));
+    else if (d.type != TN_CPU)
+        tni_error(TN_E_DEVICE, "%s: x is on a GPU: want it on the CPU", f);
+    else if (no_grad && x->requires_grad && tn_grad_enabled())
+        tni_error(TN_E_STATE, "%s: x requires grad, which would end here: want tn_detach(x)", f);
+    else
+        return true;
+    return false;
+}
+
+bool tni_image_planes(tn_tensor **x, tni_image_walk *planes)
+{
+    const tn_tensor *t = *x;
+    const int rank = t->shape.rank;
+    bool even = t->stride[rank - 1] == 1;
+    for (int i = rank - 4; i >= 0; i--)
+        even = even && t->stride[i] == t->stride[i + 1] * t->shape.size[i + 1];
+    if (!even) *x = tni_dense(*x);
+    if (!*x) return false;
+    *planes = (tni_image_walk){ tni_data(*x), (*x)->stride[rank - 3], (*x)->stride[rank - 2], 1 };
+    return true;
+}
+
+/* ---- draws ----------------------------------------------------------------------------------- */
+
+bool tni_image_draws(const char *f, const tn_generator *g, tni_generator_state *was)
+{
+    if (!g) return tni_false(tni_poison(f, "g"));
+    tni_generator_get(g, was);
+    return !tni_host_refused(f, "draws on the host", "it called before tn_capture_run");
+}
+
+tn_tensor *tni_image_drawn(tn_generator *g, const tni_generator_state *was, tn_tensor *y)
+{
+    if (!y) tni_generator_put(g, was);
+    return y;
+}
+
+float tni_image_uniform(tn_generator *g, double low, double high)
+{
+    const float from = (float)low;
+    return fmaf((float)(tn_generator_u32(g) & 0xffffff) * 0x1p-24f, (float)high - from, from);
+}
+
+static int64_t below(tn_generator *g, int64_t n)
+{
+    tni_generator_lock(g);
+    const uint64_t value = tni_draw_below(g, (uint64_t)n);
+    tni_generator_unlock(g);
+    return (int64_t)value;
+}
+
+/* Bounds, which become their defaults if both are 0. */
+static bool bounds_ok(const char *f, const char *name, double *b, double low, double high)
+{
+    if (b[0] == 0 && b[1] == 0) b[0] = low, b[1] = high;
+    if (b[0] > 0 && b[0] <= b[1] && isfinite(b[1])) return true;
+    return tni_false(tni_error(TN_E_INVALID,
+                               "%s: %s from %g to %g: want 0 < the first <= the second", f, name,
+                               b[0], b[1]));
+}
+
+bool tni_image_crop_ok(const char *f, tn_image_crop_options *o, int64_t h, int64_t w)
+{
+    if (h < 1 || w < 1)
+        return tni_false(
+            tni_error(TN_E_SHAPE, "%s: %" PRId64 " x %" PRId64 ": want at least 1 x 1", f, h, w));
+    return tni_image_filter_ok(f, o->resize.filter) && bounds_ok(f, "scale", o->scale, 0.08, 1) &&
+           bounds_ok(f, "ratio", o->ratio, 3 / 4., 4 / 3.);
+}
+
+/* Up to 10 draws of sides: of area in scale, the second to the first as ratio says; until both are
+ * from `least` to `most`. */
+static bool draw_sides(tn_generator *g, const double *scale, const double *ratio, double area,
+                       int64_t least, const int64_t *most, int64_t *side)
+{
+    for (int i = 0; i < 10; i++) {
+        const double part = area * tni_image_uniform(g, scale[0], scale[1]);
+        const double aspect =
+            expf(tni_image_uniform(g, logf((float)ratio[0]), logf((float)ratio[1])));
+        const double sides[] = { rint(sqrt(part / aspect)), rint(sqrt(part * aspect)) };
+        if (sides[0] >= (double)least && sides[0] <= (double)most[0] && sides[1] >= (double)least &&
+            sides[1] <= (double)most[1]) {
+            side[0] = (int64_t)sides[0], side[1] = (int64_t)sides[1];
+            return true;
+        }
+    }
+    return false;
+}
+
+void tni_image_box(tn_generator *g, const tn_image_crop_options *o, int64_t height, int64_t width,
+                   int64_t *box)
+{
+    const int64_t size[] = { height, width };
+    const double h = (double)height, w = (double)width;
+    if (draw_sides(g, o->scale, o->ratio, h * w, 1, size, box + 2)) {
+        for (int i = 0; i < 2; i++) box[i] = below(g, size[i] - box[i + 2] + 1);
+        return;
+    }
+    box[2] = w / h < o->ratio[0] ? TNI_MAX((int64_t)rint(w / o->ratio[0]), 1) : height;
+    box[3] = w / h > o->ratio[1] ? TNI_MAX((int64_t)rint(h * o->ratio[1]), 1) : width;
+    for (int i = 0; i < 2; i++) box[i] = (size[i] - box[i + 2]) / 2;
+}
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+static tn_tensor *part(tn_tensor *x, int64_t top, int64_t left, int64_t h, int64_t w)
+{
+    return tn_narrow(tn_narrow(x, -2, top, h), -1, left, w);
+}
+
+/* Python's round of n / 2: halves to the even number. */
+static int64_t half_even(int64_t n)
+{
+    return n / 2 + (n % 4 == 3);
+}
+
+tn_tensor *tn_image_center_crop(tn_tensor *x, int64_t h, int64_t w)
+{
+    static const char f[] = "tn_image_center_crop";
+    if (!tni_image_ok(f, x, false)) return NULL;
+    if (h < 1 || w < 1)
+        return tni_fail(TN_E_SHAPE, "%s: %" PRId64 " x %" PRId64 ": want at least 1 x 1", f, h, w);
+    const int64_t *size = x->shape.size + x->shape.rank - 2;
+    const int64_t down = TNI_MAX(h - size[0], 0), right = TNI_MAX(w - size[1], 0);
+    const int64_t top = half_even(TNI_MAX(size[0] - h, 0)),
+                  left = half_even(TNI_MAX(size[1] - w, 0));
+    tn_scope scope = tn_scope_begin();
+    if (down || right)
+        x = tn_pad(x, TN_PADS(right / 2, right - right / 2, down / 2, down - down / 2),
+                   TN_PAD_CONSTANT, 0);
+    return tn_scope_return(scope, part(x, top, left, h, w));
+}
+
+tn_tensor *tn_image_random_crop(tn_tensor *x, int64_t h, int64_t w, tn_generator *g)
+{
+    static const char f[] = "tn_image_random_crop";
+    tni_generator_state was;
+    if (!tni_image_ok(f, x, false) || !tni_image_draws(f, g, &was)) return NULL;
+    const int64_t *size = x->shape.size + x->shape.rank - 2;
+    if (h < 1 || w < 1 || h > size[0] || w > size[1])
+        return tni_fail(TN_E_SHAPE,
+                        "%s: %" PRId64 " x %" PRId64 " of x %s: want at least 1 x 1, within it", f,
+                        h, w, tni_text(x));
+    const int64_t top = size[0] > h ? below(g, size[0] - h + 1) : 0;
+    const int64_t left = size[1] > w ? below(g, size[1] - w + 1) : 0;
+    tn_scope scope = tn_scope_begin();
+    return tni_image_drawn(g, &was, tn_scope_return(scope, part(x, top, left, h, w)));
+}
+
+tn_tensor *tn_image_random_resized_crop(tn_tensor *x, int64_t h, int64_t w, tn_image_crop_options o,
+                                        tn_generator *g)
+{
+    static const char f[] = "tn_image_random_resized_crop";
+    tni_generator_state was;
+    if (!tni_image_ok(f, x, false) || !tni_image_draws(f, g, &was) ||
+        !tni_image_crop_ok(f, &o, h, w))
+        return NULL;
+    if (tni_shape_numel(&x->shape) == 0)
+        return tni_fail(TN_E_SHAPE, "%s: x %s is empty: want rows and columns", f, tni_text(x));
+    int64_t box[4];
+    tni_image_box(g, &o, x->shape.size[x->shape.rank - 2], x->shape.size[x->shape.rank - 1], box);
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *y = part(x, box[0], box[1], box[2], box[3]);
+    return tni_image_drawn(g, &was, tn_scope_return(scope, tn_image_resize(y, h, w, o.resize)));
+}
+
+/* ---- flips and turns ------------------------------------------------------------------------- */
+
+/* n bytes of x to y, the last one first. */
+static void reverse(unsigned char *y, const unsigned char *x, int64_t n)
+{
+    for (; n >= 8; n -= 8, y += 8) {
+        uint64_t word;
+        memcpy(&word, x + n - 8, 8);
+        word = __builtin_bswap64(word);
+        memcpy(y, &word, 8);
+    }
+    while (n-- > 0) *y++ = x[n];
+}
+
+/* n planes of elements of 1 or 4 bytes: to[i][j] = from[i down + j right]. */
+static void copy(void *to, int64_t n, int64_t height, int64_t width, size_t size,
+                 tni_image_walk from)
+{
+    unsigned char *y = to;
+    for (int64_t k = 0; k < n * height; k++, y += (size_t)width * size) {
+        const int64_t first = k / height * from.plane + k % height * from.down;
+        const unsigned char *x = (const unsigned char *)from.x + first * (int64_t)size;
+        if (size == 1 && from.right == -1)
+            reverse(y, x - (width - 1), width);
+        else if (size == 1)
+            for (int64_t j = 0; j < width; j++) y[j] = x[j * from.right];
+        else
+            for (int64_t j = 0; j < width; j++) memcpy(y + 4 * j, x + 4 * j * from.right, 4);
+    }
+}
+
+tn_tensor *tni_image_turned(tn_tensor *x, bool up, bool left, bool swap)
+{
+    tn_shape shape = x->shape;
+    int64_t *size = shape.size + shape.rank - 2;
+    const int64_t h = size[0], w = size[1];
+    if (swap) size[0] = w, size[1] = h;
+    tn_tensor *y = tn_empty_as(shape, x->dtype, tn_cpu());
+    tn_scope scope = tn_scope_begin();
+    tni_image_walk p;
+    const bool fine = y && tni_image_planes(&x, &p);
+    if (fine && tni_shape_numel(&shape) > 0) {
+        const size_t bytes = tn_dtype_size(x->dtype);
+        const int64_t down = up ? -p.down : p.down, right = left ? -1 : 1;
+        const int64_t first = (up ? (h - 1) * p.down : 0) + (left ? w - 1 : 0);
+        p.x = (const char *)p.x + first * (int64_t)bytes;
+        p.down = swap ? right : down, p.right = swap ? down : right;
+        copy(tni_data(y), tni_shape_numel(&shape) / (h * w), size[0], size[1], bytes, p);
+    }
+    tn_scope_end(scope);
+    return fine ? y : NULL;
+}
+
+/* Whether to do it, with probability p. */
+static bool wanted(tn_generator *g, double p)
+{
+    return tni_image_uniform(g, 0, 1) < (float)p;
+}
+
+static bool probability_ok(const char *f, double p)
+{
+    if (p >= 0 && p <= 1) return true;
+    return tni_false(tni_error(TN_E_INVALID, "%s: p %g: want 0 to 1", f, p));
+}
+
+tn_tensor *tn_image_random_flip(tn_tensor *x, int axis, double p, tn_generator *g)
+{
+    static const char f[] = "tn_image_random_flip";
+    tni_generator_state was;
+    if (!tni_image_ok(f, x, true) || !tni_image_draws(f, g, &was) || !probability_ok(f, p))
+        return NULL;
+    if (axis != -1 && axis != -2)
+        return tni_fail(TN_E_INDEX, "%s: axis %d: want -1, columns, or -2, rows", f, axis);
+    return tni_image_drawn(
+        g, &was, wanted(g, p) ? tni_image_turned(x, axis == -2, axis == -1, false) : tn_detach(x));
+}
+
+/* ---- rotations ------------------------------------------------------------------------------- */
+
+typedef struct rotation {
+    tni_image_walk x;
+    int64_t height, width;    /* of x */
+    float across[2], down[2]; /* from place to place in y, that in x: x and y, 2 the whole of it */
+    tn_image_rotate_options o;
+    bool bytes;
+} rotation;
+
+static float pixel(const rotation *r, int64_t plane, int64_t y, int64_t x)
+{
+    const int64_t at = plane * r->x.plane + y * r->x.down + x;
+    return r->bytes ? ((const unsigned char *)r->x.x)[at] : ((const float *)r->x.x)[at];
+}
+
+/* x at (px, py) of a plane: of 4 pixels, those beyond its edges being 0; then toward fill by their
+ * share, as torchvision does when fill is given. */
+static float sample(const rotation *r, int64_t plane, float px, float py)
+{
+    const float fill = (float)r->o.fill, x0 = floorf(px), y0 = floorf(py);
+    if (!r->o.linear) {
+        const float x = nearbyintf(px), y = nearbyintf(py);
+        const bool in = x >= 0 && y >= 0 && x < (float)r->width && y < (float)r->height;
+        return in ? pixel(r, plane, (int64_t)y, (int64_t)x) : fill;
+    }
+    const float right = px - x0, down = py - y0;
+    float sum = 0, inside = 0;
+    for (int k = 0; k < 4; k++) {
+        const float x = x0 + (float)(k & 1), y = y0 + (float)(k >> 1);
+        const float w = (k & 1 ? right : 1 - right) * (k >> 1 ? down : 1 - down);
+        if (x < 0 || y < 0 || x >= (float)r->width || y >= (float)r->height) continue;
+        sum += w * pixel(r, plane, (int64_t)y, (int64_t)x);
+        inside += w;
+    }
+    return (sum - fill) * inside + fill;
+}
+
+static void rotate(tn_tensor *y, const rotation *r)
+{
+    const int64_t h = y->shape.size[y->shape.rank - 2], w = y->shape.size[y->shape.rank - 1];
+    const int64_t planes = tni_shape_numel(&y->shape) / TNI_MAX(h * w, 1);
+    unsigned char *bytes = tni_data(y);
+    for (int64_t i = 0; i < h; i++)
+        for (int64_t j = 0; j < w; j++) {
+            const float x = (float)j - (float)(w - 1) / 2, u = (float)i - (float)(h - 1) / 2;
+            const float gx = fmaf(u, r->down[0], x * r->across[0]);
+            const float gy = fmaf(u, r->down[1], x * r->across[1]);
+            const float px = (gx + 1) * ((float)r->width / 2) - 0.5f;
+            const float py = (gy + 1) * ((float)r->height / 2) - 0.5f;
+            for (int64_t k = 0; k < planes; k++) {
+                const float v = sample(r, k, px, py);
+                const int64_t at = (k * h + i) * w + j;
+                if (r->bytes)
+                    bytes[at] = (unsigned char)nearbyintf(v);
+                else
+                    ((float *)(void *)bytes)[at] = v;
+            }
+        }
+}
+
+/* Rows and columns that hold all of x, turned: what is within 1e-4 of a whole number is that. */
+static void expanded(const double *turn, int64_t *size)
+{
+    const float h = (float)size[0] / 2, w = (float)size[1] / 2;
+    for (int i = 0; i < 2; i++) {
+        const float half = i ? w : h, to = i ? (float)turn[0] * w : (float)turn[1] * w;
+        const float other = i ? (float)turn[1] * h : (float)turn[0] * h;
+        const float reach = fabsf(to) + fabsf(other);
+        const float high = ceilf(truncf((reach + half) * 1e4f) * 1e-4f);
+        const float low = floorf(truncf((half - reach) * 1e4f) * 1e-4f);
+        size[i] = TNI_MAX((int64_t)(high - low), 1);
+    }
+}
+
+tn_tensor *tn_image_rotate(tn_tensor *x, double degrees, tn_image_rotate_options o)
+{
+    static const char f[] = "tn_image_rotate";
+    if (!tni_image_ok(f, x, true)) return NULL;
+    if (!isfinite(degrees) || !isfinite(o.fill) || (x->dtype == TN_U8 && !tni_fits(o.fill, TN_U8)))
+        return tni_fail(TN_E_INVALID, "%s: %g degrees, fill %g: want finite ones that %s can hold",
+                        f, degrees, o.fill, tn_dtype_name(x->dtype));
+    tn_shape shape = x->shape;
+    int64_t *size = shape.size + shape.rank - 2;
+    const double angle = degrees - 360 * floor(degrees / 360),
+                 a = angle * (3.14159265358979323846 / 180);
+    if (tni_shape_numel(&shape) == 0 || angle == 0) return tni_image_turned(x, false, false, false);
+    if (angle == 180) return tni_image_turned(x, true, true, false);
+    if ((angle == 90 || angle == 270) && (o.expand || size[0] == size[1]))
+        return tni_image_turned(x, angle == 270, angle == 90, true);
+    rotation r = { .height = size[0], .width = size[1], .o = o, .bytes = x->dtype == TN_U8 };
+    const float h = (float)size[0] / 2, w = (float)size[1] / 2;
+    r.across[0] = (float)cos(a) / w, r.across[1] = (float)sin(a) / h;
+    r.down[0] = (float)-sin(a) / w, r.down[1] = (float)cos(a) / h;
+    if (o.expand) expanded((double[]){ cos(a), sin(a) }, size);
+    tn_tensor *y = tn_empty_as(shape, x->dtype, tn_cpu());
+    tn_scope scope = tn_scope_begin();
+    const bool fine = y && tni_image_planes(&x, &r.x);
+    if (fine) rotate(y, &r);
+    tn_scope_end(scope);
+    return fine ? y : NULL;
+}
+
+tn_tensor *tn_image_random_rotate(tn_tensor *x, double low, double high, tn_image_rotate_options o,
+                                  tn_generator *g)
+{
+    static const char f[] = "tn_image_random_rotate";
+    tni_generator_state was;
+    if (!tni_image_ok(f, x, true) || !tni_image_draws(f, g, &was)) return NULL;
+    if (!isfinite(low) || !isfinite(high) || low > high)
+        return tni_fail(TN_E_INVALID, "%s: from %g to %g: want low <= high", f, low, high);
+    return tni_image_drawn(g, &was, tn_image_rotate(x, tni_image_uniform(g, low, high), o));
+}
+
+/* ---- erasing --------------------------------------------------------------------------------- */
+
+tn_tensor *tn_image_random_erase(tn_tensor *x, double p, tn_image_erase_options o, tn_generator *g)
+{
+    static const char f[] = "tn_image_random_erase";
+    tni_generator_state was;
+    if (!tni_image_ok(f, x, true) || !tni_image_draws(f, g, &was) || !probability_ok(f, p) ||
+        !bounds_ok(f, "scale", o.scale, 0.02, 0.33) || !bounds_ok(f, "ratio", o.ratio, 0.3, 3.3))
+        return NULL;
+    if (x->dtype == TN_U8 && !tni_fits(o.value, TN_U8))
+        return tni_fail(TN_E_INVALID, "%s: value %g: want one that u8 can hold", f, o.value);
+    const int64_t *size = x->shape.size + x->shape.rank - 2, most[] = { size[1] - 1, size[0] - 1 };
+    int64_t side[2]; /* columns, rows */
+    if (!wanted(g, p) ||
+        !draw_sides(g, o.scale, o.ratio, (double)size[0] * (double)size[1], 0, most, side))
+        return tni_image_drawn(g, &was, tn_detach(x));
+    const int64_t top = below(g, size[0] - side[1] + 1), left = below(g, size[1] - side[0] + 1);
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *y = tni_copied(x, x->dtype);
+    tn_tensor *there = part(y, top, left, side[1], side[0]);
+    y = there && tn_fill_(there, o.value) == TN_OK ? y : NULL;
+    return tni_image_drawn(g, &was, tn_scope_return(scope, y));
+}
