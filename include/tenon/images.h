@@ -56,6 +56,28 @@ TN_API tn_tensor *tn_image_load(const char *path, tn_image_options o);
  *  torchvision.io.write_png */
 TN_API TN_MUST_USE tn_status tn_image_save_png(tn_tensor *t, const char *path);
 
+/** An image file of such a folder. */
+typedef struct tn_image_file {
+    const char *path;
+    int64_t label; /* the number of its class */
+} tn_image_file;
+/** The image files in a folder that has a folder for each class. */
+typedef struct tn_image_folder {
+    int64_t n, n_classes;
+    const tn_image_file *image;    /* [n], by class, then by folder, then by name */
+    const char *const *class_name; /* [n_classes], the folders' names, ascending bytes */
+} tn_image_folder;
+/**
+ * Finds the .png, .jpg and .jpeg files in each folder in `path`, and below it. Links are followed;
+ * names that begin with a point are passed over. No file is opened.
+ *
+ * Errors   TN_E_IO: no such folder; TN_E_FORMAT: no folders in it, or one without images, by name
+ * Owner    yours, tn_image_folder_free
+ * Source   PyTorch: torchvision.datasets.ImageFolder
+ */
+TN_API tn_image_folder *tn_image_folder_open(const char *path);
+TN_API void tn_image_folder_free(tn_image_folder *folder); /* frees it; NULL is ignored */
+
 /* ---- sizes and places ------------------------------------------------------------------------ */
 
 /** How a pixel is made: of 2 or 4 around its place along each axis, or the one there. */

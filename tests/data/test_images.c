@@ -7,11 +7,13 @@
  *
  * Seen to fail: in src/ext/images/codec.c, a channel of another's bits, warnings of damage passed
  * over, EXIF of either order of bytes, sizes that the file cannot hold; in resize.c, sums cut in
- * place of rounded; in places.c, a side of the part rounded down; in colors.c, grey not cut.
+ * place of rounded; in folder.c, folders compared with their files' names; in places.c, a side of the part rounded down; in colors.c, grey not cut.
  */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "files.h"
 #include "scarce.h"
@@ -464,6 +466,74 @@ START_TEST(transforms_refused)
 }
 END_TEST
 
+/* ---- folders --------------------------------------------------------------------------------- */
+
+static void plant(const char *const *names)
+{
+    for (; *names; names++) {
+        const char *name = *names;
+        if (name[strlen(name) - 1] == '/')
+            ck_assert_int_eq(mkdir(in_folder(name), 0777), 0);
+        else
+            write_bytes(name, "", 0);
+    }
+}
+
+/* What torchvision's ImageFolder (0.29) finds, and in that order; it also takes .hidden. */
+START_TEST(a_folder_of_classes_is_listed_as_torchvision_does)
+{
+    static const char *const names[] = { "cat/",          "cat/x/",        "cat/x-y/",
+                                         "cat-2/",        "Dog/",          "Dog/deep/",
+                                         ".hidden/",      ".hidden/h.png", "readme.png",
+                                         "cat/zz.txt",    "cat/.s.png",    "cat/b.png",
+                                         "cat/a.JPG",     "cat/x/2.jpeg",  "cat/x-y/1.png",
+                                         "cat/x/10.jpeg", "cat-2/0.jpg",   "Dog/deep/q.png",
+                                         "Dog/z.jpg",     "Dog/d.png/",    NULL };
+    static const char *const want[] = { "Dog/z.jpg",    "Dog/deep/q.png", "Dog/link/0.jpg",
+                                        "cat/a.JPG",    "cat/b.png",      "cat/x/10.jpeg",
+                                        "cat/x/2.jpeg", "cat/x-y/1.png",  "cat-2/0.jpg" };
+    static const int label[] = { 0, 0, 0, 1, 1, 1, 1, 1, 2 };
+    plant(names);
+    ck_assert_int_eq(symlink("../cat-2", in_folder("Dog/link")), 0);
+    for (int slash = 0; slash < 2; slash++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s%s", folder, slash ? "//" : "");
+        tn_image_folder *f = tn_image_folder_open(path);
+        assert_made(f);
+        ck_assert_int_eq(f->n_classes, 3);
+        ck_assert_str_eq(f->class_name[0], "Dog");
+        ck_assert_str_eq(f->class_name[1], "cat");
+        ck_assert_str_eq(f->class_name[2], "cat-2");
+        ck_assert_int_eq(f->n, COUNT(want));
+        for (int i = 0; i < COUNT(want); i++) {
+            ck_assert_str_eq(f->image[i].path, in_folder(want[i]));
+            ck_assert_int_eq(f->image[i].label, label[i]);
+        }
+        tn_image_folder_free(f);
+    }
+    tn_image_folder_free(NULL);
+}
+END_TEST
+
+START_TEST(folders_refused)
+{
+    char path[5000];
+    assert_null(tn_image_folder_open(in_folder("none")), TN_E_IO, "/none: No such file");
+    assert_null(tn_image_folder_open(NULL), TN_E_INVALID, "path is NULL");
+    assert_null(tn_image_folder_open(folder), TN_E_FORMAT,
+                "no folders in it: want one for each class");
+    plant((const char *const[]){ "a/", "b/", "a/1.png", "b/notes.txt", NULL });
+    assert_null(tn_image_folder_open(in_folder("a/1.png")), TN_E_IO, "Not a directory");
+    assert_null(tn_image_folder_open(folder), TN_E_FORMAT, "/b: no .png, .jpg or .jpeg in it");
+    write_bytes("b/1.png", "", 0);
+    ck_assert_int_eq(symlink(".", in_folder("b/loop")), 0);
+    assert_null(tn_image_folder_open(folder), TN_E_IO, "Too many levels of symbolic links");
+    memset(path, 'p', sizeof path - 1);
+    path[sizeof path - 1] = 0;
+    assert_null(tn_image_folder_open(path), TN_E_IO, "File name too long");
+}
+END_TEST
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 static tn_status everything(void *user)
@@ -488,6 +558,22 @@ static tn_status everything(void *user)
     return status;
 }
 
+static tn_status list_folder(void *user)
+{
+    tn_memory_trim(); /* no request is answered by the cache */
+    tn_image_folder *f = tn_image_folder_open(user);
+    tn_image_folder_free(f);
+    return f ? TN_OK : tn_error_status();
+}
+
+START_TEST(memory_may_run_out_while_a_folder_is_listed)
+{
+    plant((const char *const[]){ "a/", "b/", "a/1.png", "b/2.png", "b/3.png", NULL });
+    scarce_install();
+    ck_assert_int_gt(scarce_sweep_warm(list_folder, NULL, folder), 5);
+}
+END_TEST
+
 START_TEST(memory_may_run_out_at_any_request)
 {
     tn_generator *g = owned(tn_generator_new(0));
@@ -502,6 +588,9 @@ Suite *test_suite(void)
     add_tests(t, decoded_as_torchvision_does, png_saved_and_read_again, files_refused,
               a_jpeg_that_is_cut_off_is_taken_on_request, a_crop_decodes_what_it_needs,
               a_jpeg_of_endless_scans_is_refused);
+    t = file_case(suite, "folders");
+    add_tests(t, a_folder_of_classes_is_listed_as_torchvision_does, folders_refused,
+              memory_may_run_out_while_a_folder_is_listed);
     t = test_case(suite, "transforms");
     add_tests(t, resized_as_torchvision_does, moved_as_torchvision_does, drawn_as_torchvision_does,
               values_as_torchvision_changes_them, transforms_refused);

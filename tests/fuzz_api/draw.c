@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "callbacks.h"
@@ -754,6 +755,16 @@ DRAW(image_file)
     write_file(name, png, sizeof png);
     s->v.image_file = readable(w, name);
 }
+DRAW(image_folder)
+{
+    char class[160];
+    const char *name = in_folder(w, "images");
+    snprintf(class, sizeof class, "%s/c", name);
+    if (mkdir(name, 0777) == 0) (void)mkdir(class, 0777);
+    snprintf(class, sizeof class, "%s/c/d.png", name);
+    write_file(class, png, sizeof png);
+    s->v.image_folder = path(w, name);
+}
 SIMPLE(bytes_in, pick_pointer(w, (void *)(uintptr_t)png))
 SIMPLE(nbytes_in, (size_t)pick_count(w, (int)sizeof png, w->slot[0].v.bytes_in != NULL))
 DRAW(text_file)
@@ -1035,6 +1046,12 @@ static const char *text_path(world *w)
     return name;
 }
 ANY(corpus, tn_text, corpus, tn_text_load(text_path(w), 0.25))
+DRAW(own_images) /* leaves the pool */
+{
+    const int64_t at = below(w, FEW);
+    s->v.own_images = w->images[at];
+    w->images[at] = NULL;
+}
 DRAW(own_csv) /* leaves the pool */
 {
     const int64_t at = below(w, FEW);

@@ -292,6 +292,7 @@ void pool_result(world *w)
     case G_trace: PUT(w, trace, FEW, r.trace, tn_trace_free); break;
     case G_tensorboard: PUT(w, tensorboard, FEW, r.tensorboard, tn_tensorboard_free); break;
     case G_corpus: PUT(w, corpus, FEW, r.corpus, tn_text_free); break;
+    case G_images: PUT(w, images, FEW, r.images, tn_image_folder_free); break;
     case G_csv: PUT(w, csv, FEW, r.csv, tn_csv_free); break;
     case G_status: w->digest = mix(w->digest, (uint64_t)r.status); break;
     case G_count:
@@ -359,6 +360,7 @@ void end_sequence(world *w)
     DROP_ALL(generator, FEW, tn_generator_free)
     DROP_ALL(tensorboard, FEW, tn_tensorboard_free)
     DROP_ALL(corpus, FEW, tn_text_free)
+    DROP_ALL(images, FEW, tn_image_folder_free)
     DROP_ALL(csv, FEW, tn_csv_free)
     DROP_ALL(lock, FEW, tn_checkpoint_unlock)
     DROP_ALL(module, MODULES, tn_module_drop)
@@ -370,19 +372,17 @@ void end_sequence(world *w)
     if (w->touched) empty_folder(w);
 }
 
-#include <dirent.h>
+#include <ftw.h>
 #include <stdio.h>
-#include <unistd.h>
+
+static int remove_inner(const char *path, const struct stat *about, int type, struct FTW *where)
+{
+    (void)about, (void)type;
+    return where->level ? remove(path) : 0;
+}
 
 static void empty_folder(world *w)
 {
-    DIR *dir = opendir(w->folder);
-    if (!dir) return;
-    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
-        char path[sizeof w->folder + 300];
-        snprintf(path, sizeof path, "%s/%s", w->folder, e->d_name);
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) unlink(path);
-    }
-    closedir(dir);
+    nftw(w->folder, remove_inner, 8, FTW_DEPTH | FTW_PHYS);
     w->touched = false;
 }

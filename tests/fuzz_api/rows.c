@@ -17,6 +17,7 @@
 #define GIVE_trace w->result.trace =
 #define GIVE_tensorboard w->result.tensorboard =
 #define GIVE_corpus w->result.corpus =
+#define GIVE_images w->result.images =
 #define GIVE_csv w->result.csv =
 #define GIVE_status w->result.status =
 #define GIVE_count w->result.n = (int64_t)

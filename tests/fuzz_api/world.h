@@ -52,6 +52,7 @@ typedef enum gives {
     G_trace,
     G_tensorboard,
     G_corpus,
+    G_images,
     G_csv,
     G_status,
     G_count,   /* -1 on failure */
@@ -81,6 +82,7 @@ typedef union result {
     tn_trace *trace;
     tn_tensorboard *tensorboard;
     tn_text *corpus;
+    tn_image_folder *images;
     tn_csv *csv;
     tn_status status;
     int64_t n;
@@ -154,6 +156,7 @@ struct world {
     tn_trace *trace[FEW];
     tn_tensorboard *tensorboard[FEW];
     tn_text *corpus[FEW];
+    tn_image_folder *images[FEW];
     tn_csv *csv[FEW];
     tn_file_lock *lock[FEW];
     int64_t hook[HOOKS];

@@ -183,42 +183,49 @@ head -c 307300 /dev/zero | tr '\0' 'a' >data.bin
 awk 'BEGIN { print "a,b,kind"; for (i = 0; i < 20; i++) print i ",," (i % 2 ? "odd" : "even") }' >table.csv
 ./datasets data.bin table.csv
 
-# Image files: any number of workers makes the same batches; one that is not there is named.
+# A folder of images: any number of workers makes the same batches; one that is no image is named.
 {
     echo '#include <string.h>'
     echo '#include <tenon/tenon.h>'
     block_with tn_image_load_crop data.md
     cat <<'END'
-int main(int argc, char **argv)
+int main(void)
 {
-    static const int64_t label[] = { 0, 1, 2, 3 };
     tn_scope scope = tn_scope_begin();
-    photos all = { (const char *const *)argv + 1, label };
+    tn_image_folder *folder = tn_image_folder_open("photos");
+    TN_CHECK_PTR(folder);
     uint64_t h[3] = { 0 };
     tn_dataset d;
     tn_tensor *batch[2];
     for (int i = 0; i < 3; i++) {
-        tn_loader *loader = photos_loader(&d, &all, argc - 2, i); /* all but the last */
+        tn_loader *loader = photos_loader(&d, folder, i);
         TN_CHECK_PTR(loader);
         if (tn_loader_next(loader, batch, 2) != 1) TN_CHECK(tn_error_status());
         h[i] = tn_hash(batch[0]) ^ tn_hash(batch[1]);
         tn_loader_free(loader);
     }
-    double most = tn_item(tn_max_all(batch[0]));
-    tn_loader *loader = photos_loader(&d, &all, argc - 1, 2);
+    double most = tn_item(tn_max_all(batch[0])), label = tn_item(tn_max_all(batch[1]));
+    tn_image_folder_free(folder);
+    TN_CHECK_PTR(folder = tn_image_folder_open("damaged"));
+    tn_loader *loader = photos_loader(&d, folder, 2);
     TN_CHECK_PTR(loader);
     int got = tn_loader_next(loader, batch, 2);
     printf("images: %016llx, at most %g; %s\n", (unsigned long long)h[0], most, tn_error());
-    bool right = got == -1 && strstr(tn_error(), "photos, sample 3: tn_image_load_crop: missing.png");
+    bool right = got == -1 && strstr(tn_error(), "photos, sample 0: tn_image_load_crop: damaged/one/empty.png");
     tn_loader_free(loader);
+    tn_image_folder_free(folder);
     tn_scope_end(scope);
-    return !(right && h[0] == h[1] && h[0] == h[2] && most > 0 && most < 2.7);
+    return !(right && h[0] == h[1] && h[0] == h[2] && most > 0 && most < 2.7 && label == 1);
 }
 END
 } >photos.c
-cc -std=c11 -Wall -Wextra -Werror photos.c -o photos "${against[@]}"
+cc -std=c11 -Wall -Wextra -Werror photos.c -o photos_of "${against[@]}"
 if [ -e build/src/ext/images/libtenon-images.so ]; then
-    ./photos "$root"/tests/golden/images/{444.jpg,rgb.png,turned.jpg} missing.png
+    mkdir -p photos/{cat,dog} damaged/one
+    cp "$root"/tests/golden/images/{444.jpg,rgb.png} photos/cat
+    cp "$root"/tests/golden/images/turned.jpg photos/dog
+    : >damaged/one/empty.png
+    ./photos_of
 else
     echo 'left out, there is no libpng or libjpeg-turbo: images'
 fi

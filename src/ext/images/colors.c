@@ -100,16 +100,15 @@ static float change_image(const change *c, void *y, const void *x, int64_t at, i
 
 tn_tensor *tn_image_adjust(tn_tensor *x, tn_image_property property, double factor)
 {
-    static const char f[] = "tn_image_adjust";
-    if (!tni_image_ok(f, x, true)) return NULL;
+    if (!tni_image_ok(__func__, x, true)) return NULL;
     const int64_t channels = x->shape.size[x->shape.rank - 3], numel = tni_shape_numel(&x->shape);
     const bool hue = property == TN_IMAGE_HUE;
     if (channels != 1 && channels != 3)
-        return tni_fail(TN_E_SHAPE, "%s: x %s: want 1 or 3 channels", f, tni_text(x));
+        return tni_fail(TN_E_SHAPE, "%s: x %s: want 1 or 3 channels", __func__, tni_text(x));
     if (property < TN_IMAGE_BRIGHTNESS || property > TN_IMAGE_HUE || !isfinite(factor) ||
         factor < (hue ? -0.5 : 0) || (hue && factor > 0.5))
         return tni_fail(TN_E_INVALID,
-                        "%s: property %d, factor %g: want 0 and up, of hue -0.5 to 0.5", f,
+                        "%s: property %d, factor %g: want 0 and up, of hue -0.5 to 0.5", __func__,
                         (int)property, factor);
     if (numel == 0 || (channels == 1 && property >= TN_IMAGE_SATURATION)) return tn_detach(x);
     const bool blend = property == TN_IMAGE_CONTRAST || property == TN_IMAGE_SATURATION;
@@ -129,15 +128,15 @@ tn_tensor *tn_image_adjust(tn_tensor *x, tn_image_property property, double fact
 
 tn_tensor *tn_image_color_jitter(tn_tensor *x, tn_image_jitter_options o, tn_generator *g)
 {
-    static const char f[] = "tn_image_color_jitter";
     tni_generator_state was;
     const double range[] = { o.brightness, o.contrast, o.saturation, o.hue };
     double factor[PROPERTIES] = { 0 };
     int64_t order[PROPERTIES];
-    if (!tni_image_ok(f, x, true) || !tni_image_draws(f, g, &was)) return NULL;
+    if (!tni_image_ok(__func__, x, true) || !tni_image_draws(__func__, g, &was)) return NULL;
     for (int k = 0; k < PROPERTIES; k++)
         if (!(range[k] >= 0 && isfinite(range[k])) || (k == TN_IMAGE_HUE && range[k] > 0.5))
-            return tni_fail(TN_E_INVALID, "%s: %g: want 0 and up, of hue at most 0.5", f, range[k]);
+            return tni_fail(TN_E_INVALID, "%s: %g: want 0 and up, of hue at most 0.5", __func__,
+                            range[k]);
     tn_generator_permutation(g, PROPERTIES, order);
     for (int k = 0; k < PROPERTIES; k++) {
         const double middle = k == TN_IMAGE_HUE ? 0 : 1, low = middle - range[k];
@@ -155,17 +154,16 @@ tn_tensor *tn_image_color_jitter(tn_tensor *x, tn_image_jitter_options o, tn_gen
 
 tn_tensor *tn_image_normalize(tn_tensor *x, const double *mean, const double *std, int n)
 {
-    static const char f[] = "tn_image_normalize";
-    if (!tni_image_ok(f, x, true)) return NULL;
-    if (!mean || !std) return tni_poisoned(f, mean ? "std" : "mean");
+    if (!tni_image_ok(__func__, x, true)) return NULL;
+    if (!mean || !std) return tni_poisoned(__func__, mean ? "std" : "mean");
     const int64_t channels = x->shape.size[x->shape.rank - 3], numel = tni_shape_numel(&x->shape);
     if (n != channels && n != 1)
-        return tni_fail(TN_E_SHAPE, "%s: %d numbers for x %s: want 1, or as many as channels", f, n,
-                        tni_text(x));
+        return tni_fail(TN_E_SHAPE, "%s: %d numbers for x %s: want 1, or as many as channels",
+                        __func__, n, tni_text(x));
     for (int k = 0; k < n; k++)
         if (!isfinite(mean[k]) || !isfinite(std[k]) || (float)std[k] == 0)
-            return tni_fail(TN_E_INVALID, "%s: mean %g, std %g: want finite ones, std not 0", f,
-                            mean[k], std[k]);
+            return tni_fail(TN_E_INVALID, "%s: mean %g, std %g: want finite ones, std not 0",
+                            __func__, mean[k], std[k]);
     const int64_t plane = x->shape.size[x->shape.rank - 2] * x->shape.size[x->shape.rank - 1];
     tn_tensor *y = tn_empty_as(x->shape, TN_F32, tn_cpu());
     tn_scope scope = tn_scope_begin();

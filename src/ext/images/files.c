@@ -113,10 +113,9 @@ static bool ready(const char *f, tn_image_options o)
 
 tn_tensor *tn_image_decode(const void *bytes, size_t n, tn_image_options o)
 {
-    static const char f[] = "tn_image_decode";
-    reading r = { .in = { f, "the bytes", -1, (int64_t)TNI_MIN(n, (size_t)INT64_MAX), 0 } };
-    if (!bytes) return tni_nothing(tni_null(f, "bytes", "an image's"));
-    if (!ready(f, o)) return NULL;
+    reading r = { .in = { __func__, "the bytes", -1, (int64_t)TNI_MIN(n, (size_t)INT64_MAX), 0 } };
+    if (!bytes) return tni_nothing(tni_null(__func__, "bytes", "an image's"));
+    if (!ready(__func__, o)) return NULL;
     tn_scope scope = tn_scope_begin();
     return tn_scope_return(scope, decode(&r, bytes, o));
 }
@@ -142,11 +141,11 @@ tn_tensor *tn_image_load(const char *path, tn_image_options o)
 tn_tensor *tn_image_load_crop(const char *path, int64_t h, int64_t w, tn_image_crop_options crop,
                               tn_image_options o, tn_generator *g)
 {
-    static const char f[] = "tn_image_load_crop";
     tni_generator_state was;
-    if (!tni_image_draws(f, g, &was) || !tni_image_crop_ok(f, &crop, h, w)) return NULL;
+    if (!tni_image_draws(__func__, g, &was) || !tni_image_crop_ok(__func__, &crop, h, w))
+        return NULL;
     reading r = { .g = g, .crop = crop, .h = h, .w = w };
-    return tni_image_drawn(g, &was, from_file(f, path, o, &r));
+    return tni_image_drawn(g, &was, from_file(__func__, path, o, &r));
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -170,18 +169,17 @@ static tn_status write(const char *f, tn_tensor *t, const char *path)
 
 tn_status tn_image_save_png(tn_tensor *t, const char *path)
 {
-    static const char f[] = "tn_image_save_png";
-    if (!tni_image_ok(f, t, false)) return tni_pending();
+    if (!tni_image_ok(__func__, t, false)) return tni_pending();
     const int64_t *size = t->shape.size, most = INT32_MAX / 8;
     if (t->dtype != TN_U8 || t->shape.rank != 3 || size[0] < 1 || size[0] > 4 || size[1] < 1 ||
         size[2] < 1 || size[1] > most || size[2] > most || size[0] * size[1] > most * 4 / size[2])
         return tni_error(TN_E_SHAPE, "%s: %s of %s: want [1 to 4, H, W] of u8, below 2^30 in all",
-                         f, tni_text(t), tn_dtype_name(t->dtype));
-    tn_status status = tni_path_check(f, path);
+                         __func__, tni_text(t), tn_dtype_name(t->dtype));
+    tn_status status = tni_path_check(__func__, path);
     if (status != TN_OK) return status;
-    if (!opened(f)) return tni_pending();
+    if (!opened(__func__)) return tni_pending();
     tn_scope scope = tn_scope_begin();
-    status = write(f, t, path);
+    status = write(__func__, t, path);
     tn_scope_end(scope);
     return status;
 }

@@ -129,10 +129,10 @@ static int64_t half_even(int64_t n)
 
 tn_tensor *tn_image_center_crop(tn_tensor *x, int64_t h, int64_t w)
 {
-    static const char f[] = "tn_image_center_crop";
-    if (!tni_image_ok(f, x, false)) return NULL;
+    if (!tni_image_ok(__func__, x, false)) return NULL;
     if (h < 1 || w < 1)
-        return tni_fail(TN_E_SHAPE, "%s: %" PRId64 " x %" PRId64 ": want at least 1 x 1", f, h, w);
+        return tni_fail(TN_E_SHAPE, "%s: %" PRId64 " x %" PRId64 ": want at least 1 x 1", __func__,
+                        h, w);
     const int64_t *size = x->shape.size + x->shape.rank - 2;
     const int64_t down = TNI_MAX(h - size[0], 0), right = TNI_MAX(w - size[1], 0);
     const int64_t top = half_even(TNI_MAX(size[0] - h, 0)),
@@ -146,14 +146,13 @@ tn_tensor *tn_image_center_crop(tn_tensor *x, int64_t h, int64_t w)
 
 tn_tensor *tn_image_random_crop(tn_tensor *x, int64_t h, int64_t w, tn_generator *g)
 {
-    static const char f[] = "tn_image_random_crop";
     tni_generator_state was;
-    if (!tni_image_ok(f, x, false) || !tni_image_draws(f, g, &was)) return NULL;
+    if (!tni_image_ok(__func__, x, false) || !tni_image_draws(__func__, g, &was)) return NULL;
     const int64_t *size = x->shape.size + x->shape.rank - 2;
     if (h < 1 || w < 1 || h > size[0] || w > size[1])
         return tni_fail(TN_E_SHAPE,
-                        "%s: %" PRId64 " x %" PRId64 " of x %s: want at least 1 x 1, within it", f,
-                        h, w, tni_text(x));
+                        "%s: %" PRId64 " x %" PRId64 " of x %s: want at least 1 x 1, within it",
+                        __func__, h, w, tni_text(x));
     const int64_t top = size[0] > h ? below(g, size[0] - h + 1) : 0;
     const int64_t left = size[1] > w ? below(g, size[1] - w + 1) : 0;
     tn_scope scope = tn_scope_begin();
@@ -163,13 +162,13 @@ tn_tensor *tn_image_random_crop(tn_tensor *x, int64_t h, int64_t w, tn_generator
 tn_tensor *tn_image_random_resized_crop(tn_tensor *x, int64_t h, int64_t w, tn_image_crop_options o,
                                         tn_generator *g)
 {
-    static const char f[] = "tn_image_random_resized_crop";
     tni_generator_state was;
-    if (!tni_image_ok(f, x, false) || !tni_image_draws(f, g, &was) ||
-        !tni_image_crop_ok(f, &o, h, w))
+    if (!tni_image_ok(__func__, x, false) || !tni_image_draws(__func__, g, &was) ||
+        !tni_image_crop_ok(__func__, &o, h, w))
         return NULL;
     if (tni_shape_numel(&x->shape) == 0)
-        return tni_fail(TN_E_SHAPE, "%s: x %s is empty: want rows and columns", f, tni_text(x));
+        return tni_fail(TN_E_SHAPE, "%s: x %s is empty: want rows and columns", __func__,
+                        tni_text(x));
     int64_t box[4];
     tni_image_box(g, &o, x->shape.size[x->shape.rank - 2], x->shape.size[x->shape.rank - 1], box);
     tn_scope scope = tn_scope_begin();
@@ -244,12 +243,12 @@ static bool probability_ok(const char *f, double p)
 
 tn_tensor *tn_image_random_flip(tn_tensor *x, int axis, double p, tn_generator *g)
 {
-    static const char f[] = "tn_image_random_flip";
     tni_generator_state was;
-    if (!tni_image_ok(f, x, true) || !tni_image_draws(f, g, &was) || !probability_ok(f, p))
+    if (!tni_image_ok(__func__, x, true) || !tni_image_draws(__func__, g, &was) ||
+        !probability_ok(__func__, p))
         return NULL;
     if (axis != -1 && axis != -2)
-        return tni_fail(TN_E_INDEX, "%s: axis %d: want -1, columns, or -2, rows", f, axis);
+        return tni_fail(TN_E_INDEX, "%s: axis %d: want -1, columns, or -2, rows", __func__, axis);
     return tni_image_drawn(
         g, &was, wanted(g, p) ? tni_image_turned(x, axis == -2, axis == -1, false) : tn_detach(x));
 }
@@ -331,11 +330,10 @@ static void expanded(const double *turn, int64_t *size)
 
 tn_tensor *tn_image_rotate(tn_tensor *x, double degrees, tn_image_rotate_options o)
 {
-    static const char f[] = "tn_image_rotate";
-    if (!tni_image_ok(f, x, true)) return NULL;
+    if (!tni_image_ok(__func__, x, true)) return NULL;
     if (!isfinite(degrees) || !isfinite(o.fill) || (x->dtype == TN_U8 && !tni_fits(o.fill, TN_U8)))
         return tni_fail(TN_E_INVALID, "%s: %g degrees, fill %g: want finite ones that %s can hold",
-                        f, degrees, o.fill, tn_dtype_name(x->dtype));
+                        __func__, degrees, o.fill, tn_dtype_name(x->dtype));
     tn_shape shape = x->shape;
     int64_t *size = shape.size + shape.rank - 2;
     const double angle = degrees - 360 * floor(degrees / 360),
@@ -360,11 +358,10 @@ tn_tensor *tn_image_rotate(tn_tensor *x, double degrees, tn_image_rotate_options
 tn_tensor *tn_image_random_rotate(tn_tensor *x, double low, double high, tn_image_rotate_options o,
                                   tn_generator *g)
 {
-    static const char f[] = "tn_image_random_rotate";
     tni_generator_state was;
-    if (!tni_image_ok(f, x, true) || !tni_image_draws(f, g, &was)) return NULL;
+    if (!tni_image_ok(__func__, x, true) || !tni_image_draws(__func__, g, &was)) return NULL;
     if (!isfinite(low) || !isfinite(high) || low > high)
-        return tni_fail(TN_E_INVALID, "%s: from %g to %g: want low <= high", f, low, high);
+        return tni_fail(TN_E_INVALID, "%s: from %g to %g: want low <= high", __func__, low, high);
     return tni_image_drawn(g, &was, tn_image_rotate(x, tni_image_uniform(g, low, high), o));
 }
 
@@ -372,13 +369,13 @@ tn_tensor *tn_image_random_rotate(tn_tensor *x, double low, double high, tn_imag
 
 tn_tensor *tn_image_random_erase(tn_tensor *x, double p, tn_image_erase_options o, tn_generator *g)
 {
-    static const char f[] = "tn_image_random_erase";
     tni_generator_state was;
-    if (!tni_image_ok(f, x, true) || !tni_image_draws(f, g, &was) || !probability_ok(f, p) ||
-        !bounds_ok(f, "scale", o.scale, 0.02, 0.33) || !bounds_ok(f, "ratio", o.ratio, 0.3, 3.3))
+    if (!tni_image_ok(__func__, x, true) || !tni_image_draws(__func__, g, &was) ||
+        !probability_ok(__func__, p) || !bounds_ok(__func__, "scale", o.scale, 0.02, 0.33) ||
+        !bounds_ok(__func__, "ratio", o.ratio, 0.3, 3.3))
         return NULL;
     if (x->dtype == TN_U8 && !tni_fits(o.value, TN_U8))
-        return tni_fail(TN_E_INVALID, "%s: value %g: want one that u8 can hold", f, o.value);
+        return tni_fail(TN_E_INVALID, "%s: value %g: want one that u8 can hold", __func__, o.value);
     const int64_t *size = x->shape.size + x->shape.rank - 2, most[] = { size[1] - 1, size[0] - 1 };
     int64_t side[2]; /* columns, rows */
     if (!wanted(g, p) ||

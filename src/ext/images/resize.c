@@ -161,14 +161,13 @@ bool tni_image_filter_ok(const char *f, tn_image_filter filter)
 
 tn_tensor *tn_image_resize(tn_tensor *x, int64_t h, int64_t w, tn_image_resize_options o)
 {
-    static const char f[] = "tn_image_resize";
-    if (!tni_image_ok(f, x, false)) return NULL;
+    if (!tni_image_ok(__func__, x, false)) return NULL;
     const int64_t *size = x->shape.size + x->shape.rank - 2;
     if (h < 1 || w < 0 || tni_shape_numel(&x->shape) < 1)
         return tni_fail(TN_E_SHAPE,
                         "%s: x %s to %" PRId64 " x %" PRId64 ": want rows and columns, from and to",
-                        f, tni_text(x), h, w);
-    if (!tni_image_filter_ok(f, o.filter)) return NULL;
+                        __func__, tni_text(x), h, w);
+    if (!tni_image_filter_ok(__func__, o.filter)) return NULL;
     if (w == 0) { /* h is the shorter side */
         const bool wide = size[0] <= size[1];
         const double longer = (double)h * (double)size[wide] / (double)size[!wide];
