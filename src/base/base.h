@@ -99,6 +99,8 @@ tni_texts *tni_texts_mine(void);
 const tni_texts *tni_texts_now(void);
 /* Appends to the text in `size` bytes, cut at their end. */
 TNI_SHARED void tni_text_add(char *text, size_t size, const char *format, ...) TN_PRINTF(3, 4);
+/* What a terminal would obey, as a name from a file may hold it, becomes '?'; lines still end. */
+void tni_disarm(char *text);
 /* Saves status and message of this thread, to restore them after other calls that may fail. */
 typedef struct tni_saved_error {
     tn_status status;

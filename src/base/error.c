@@ -45,6 +45,15 @@ static void say_roles_once(char *text)
     }
 }
 
+void tni_disarm(char *text)
+{
+    for (unsigned char *c = (unsigned char *)text; *c; c++)
+        if ((*c < ' ' && *c != '\n') || *c == 0x7f)
+            *c = '?';
+        else if (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0) /* the same in UTF-8, of two bytes */
+            c[0] = c[1] = '?';
+}
+
 static void set(tn_status status, const char *format, va_list args)
 {
     TNI_C_NUMBERS;
@@ -52,6 +61,7 @@ static void set(tn_status status, const char *format, va_list args)
     if (message) {
         vsnprintf(message, SIZE, format, args);
         say_roles_once(message);
+        tni_disarm(message);
         size_t n = strlen(message);
         if (tni_error_context) tni_error_context(message + n, SIZE - n);
     }

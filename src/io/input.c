@@ -26,8 +26,7 @@ tn_status tni_file_error(tn_status status, const char *function, const char *pat
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    for (char *c = text; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
+    for (char *c = text; (c = strchr(c, '\n'));) *c = '?'; /* tni_error sees to the rest */
     return tni_error(status, "%s: " TNI_PATH ": %s", function, path, text);
 }
 

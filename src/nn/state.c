@@ -176,6 +176,7 @@ static void fill_report(plan *p, tn_load_report *r)
     for (int i = 0; i < LINES; i++)
         if (l[i].count && n < sizeof r->text - 1)
             n += (size_t)snprintf(r->text + n, sizeof r->text - n, "%s%s\n", title[i], l[i].text);
+    tni_disarm(r->text);
 }
 
 /* ---- the caller's list as the model will see it ---------------------------------------------- */

@@ -757,6 +757,21 @@ START_TEST(LD_09_empty_and_passing_slots_are_unexpected)
 }
 END_TEST
 
+/* A name comes from a file, and may hold what a terminal obeys: neither the message nor the report
+ * does. Seen to fail: error.c, state.c without tni_disarm. */
+START_TEST(names_do_not_reach_a_terminal_as_they_are)
+{
+    tn_module *m = &every_kind()->base;
+    tn_list *state = tn_state_dict(m, "");
+    tn_load_report report;
+    assert_ok(tn_list_add(state, "red\x1b[31m\x7f\xc2\x9b\xc3\xa9", tn_ones(TN_SCALAR)));
+    assert_fails(tn_load_state_dict(m, state, (tn_load_options){ 0 }, NULL), TN_E_NAME,
+                 "\"red?[31m??\?\xc3\xa9\"");
+    assert_ok(tn_load_state_dict(m, state, (tn_load_options){ .non_strict = true }, &report));
+    ck_assert_str_eq(report.text, "unexpected: \"red?[31m??\?\xc3\xa9\"\n");
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("buffers");
@@ -772,6 +787,7 @@ Suite *test_suite(void)
               a_childs_buffer_that_its_parent_moves, a_buffer_made_in_a_part_is_no_other);
     add_tests(test_case(suite, "kinds"), AT_04_one_name_one_kind,
               AT_05_TO_08_a_plain_field_is_nothing, EN_08_persistent_buffers_only,
-              LD_09_empty_and_passing_slots_are_unexpected);
+              LD_09_empty_and_passing_slots_are_unexpected,
+              names_do_not_reach_a_terminal_as_they_are);
     return suite;
 }
