@@ -51,7 +51,8 @@ static tn_status add_image(folder *x)
 static bool is_image(const char *name)
 {
     const char *end = strrchr(name, '.');
-    return end && (!strcasecmp(end, ".png") || !strcasecmp(end, ".jpg") || !strcasecmp(end, ".jpeg"));
+    return end &&
+           (!strcasecmp(end, ".png") || !strcasecmp(end, ".jpg") || !strcasecmp(end, ".jpeg"));
 }
 
 /* The classes in the folder at the path of n characters, or the images in it and below it. */
@@ -69,7 +70,8 @@ static tn_status find(folder *x, size_t n, bool classes)
         else if (!(longer = enter(x, n, e->d_name)))
             status = refused(x, TN_E_IO, strerror(ENAMETOOLONG));
         else
-            status = is_image(e->d_name) && e->d_type != DT_DIR ? add_image(x) : find(x, longer, false);
+            status =
+                is_image(e->d_name) && e->d_type != DT_DIR ? add_image(x) : find(x, longer, false);
     }
     if (status == TN_OK && errno) status = refused(x, tni_errno(errno), strerror(errno));
     closedir(dir);
@@ -96,7 +98,8 @@ static tn_status find_all(folder *x, size_t n)
 {
     TNI_TRY(find(x, n, true));
     tni_sort(x->name, x->classes, sizeof *x->name, by_name);
-    if (x->classes == 0) return refused(x, TN_E_FORMAT, "no folders in it: want one for each class");
+    if (x->classes == 0)
+        return refused(x, TN_E_FORMAT, "no folders in it: want one for each class");
     for (; x->f.n_classes < (int64_t)x->classes; x->f.n_classes++, x->path[n] = 0) {
         const size_t before = x->images;
         TNI_TRY(find(x, enter(x, n, x->name[x->f.n_classes]), false));
@@ -117,7 +120,8 @@ tn_image_folder *tn_image_folder_open(const char *path)
     if (!x) return NULL;
     size_t n = (size_t)snprintf(x->path, sizeof x->path, "%s", path);
     while (n > 1 && n < sizeof x->path && x->path[n - 1] == '/') x->path[--n] = 0;
-    if ((n < sizeof x->path ? find_all(x, n) : refused(x, TN_E_IO, strerror(ENAMETOOLONG))) == TN_OK)
+    if ((n < sizeof x->path ? find_all(x, n) : refused(x, TN_E_IO, strerror(ENAMETOOLONG))) ==
+        TN_OK)
         return &x->f;
     tn_image_folder_free(&x->f);
     return NULL;
