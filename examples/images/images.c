@@ -56,8 +56,8 @@ static void open_folders(void)
     for (int64_t i = 0; same && i < training->n_classes; i++)
         same = strcmp(training->class_name[i], validation->class_name[i]) == 0;
     if (!same) ex_refuse("%s: want folders of the same names in train and in val", folder);
-    ex_say("%" PRId64 " images of %" PRId64 " classes to learn from, %" PRId64 " to try", training->n,
-           training->n_classes, validation->n);
+    ex_say("%" PRId64 " images of %" PRId64 " classes to learn from, %" PRId64 " to try",
+           training->n, training->n_classes, validation->n);
 }
 
 /* What both kinds of samples end with. Mean and deviation: ImageNet's, as published weights want. */
@@ -146,9 +146,9 @@ static void build(void)
         ex.every = (int)tn_loader_batches(ex.state.loader); /* an epoch */
         ex.total = epochs * ex.every;
     }
-    ex.state.optimizer = tn_sgd(
-        tn_parameters(model),
-        (tn_sgd_options){ .lr = lr, .momentum = momentum, .weight_decay = weight_decay });
+    ex.state.optimizer =
+        tn_sgd(tn_parameters(model),
+               (tn_sgd_options){ .lr = lr, .momentum = momentum, .weight_decay = weight_decay });
     ex_check_ptr(ex.state.optimizer);
     if (ex.total == 0) return;
     ex.state.scheduler = tn_cosine_lr(ex.state.optimizer, ex.total, 0);
@@ -181,14 +181,14 @@ static double accuracy(void)
     ex_check_ptr(right);
     ex_check(tn_module_to(right, ex.where));
     ex_check(tn_eval(ex.state.model));
-    TN_NO_GRAD TN_AUTOCAST(ex.dtype) for (int got = 1; got > 0 && !ex_signal;)
-        TN_SCOPE {
-            tn_tensor *in[2];
-            if ((got = tn_loader_next(loader, in, 2)) < 0) ex_check(tn_error_status());
-            if (got > 0)
-                ex_check(tn_metric_update(
-                    right, tn_forward(ex.state.model, tn_to(in[0], ex.where)), tn_to(in[1], ex.where)));
-        }
+    TN_NO_GRAD TN_AUTOCAST(ex.dtype) for (int got = 1; got > 0 && !ex_signal;) TN_SCOPE
+    {
+        tn_tensor *in[2];
+        if ((got = tn_loader_next(loader, in, 2)) < 0) ex_check(tn_error_status());
+        if (got > 0)
+            ex_check(tn_metric_update(right, tn_forward(ex.state.model, tn_to(in[0], ex.where)),
+                                      tn_to(in[1], ex.where)));
+    }
     ex_check(tn_train(ex.state.model, true));
     const double share = tn_metric_value(right);
     tn_module_drop(right);
@@ -222,9 +222,10 @@ struct ex_run ex = {
 
 int main(int argc, char **argv)
 {
-    int at = ex_parse("Learns the classes of a folder of images: FOLDER/train and FOLDER/val, a folder of "
-                      ".jpg or .png files for each class.",
-                      options, sizeof options / sizeof *options, 1, argc, argv);
+    int at = ex_parse(
+        "Learns the classes of a folder of images: FOLDER/train and FOLDER/val, a folder of "
+        ".jpg or .png files for each class.",
+        options, sizeof options / sizeof *options, 1, argc, argv);
     if (at == argc) ex_refuse("want a FOLDER (see --help)");
     folder = argv[at];
     tn_scope program = tn_scope_begin();

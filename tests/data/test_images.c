@@ -7,7 +7,8 @@
  *
  * Seen to fail: in src/ext/images/codec.c, a channel of another's bits, warnings of damage passed
  * over, EXIF of either order of bytes, sizes that the file cannot hold; in resize.c, sums cut in
- * place of rounded; in folder.c, folders compared with their files' names; in places.c, a side of the part rounded down; in colors.c, grey not cut.
+ * place of rounded; in folder.c, folders compared with names; in places.c, a side of the part
+ * rounded down; in colors.c, grey not cut.
  */
 #include <stdarg.h>
 #include <stdio.h>
