@@ -166,8 +166,7 @@ tn_status tni_autocast_apply(const tn_op *op, const void *args, size_t args_size
 tn_tensor *tni_autocast_f32(tn_tensor *x);
 /* tn_to_dtype, but ops that read a large result cast x again in backward, and keep nothing. */
 tn_tensor *tni_cast_again(tn_tensor *x, tn_dtype dtype);
-/* Drops this thread's kept casts of leaves. */
-void tni_autocast_forget(void);
+void tni_autocast_forget(void); /* drops this thread's kept casts of leaves */
 /* Whether n_in inputs and n_out outputs of a user's function are there. */
 tn_status tni_check_arrays(const char *function, int n_in, tn_tensor *const *in, int n_out,
                            tn_tensor **out);
@@ -194,8 +193,7 @@ static inline tn_dtype tni_wide_dtype(tn_dtype dtype)
 {
     return tni_is_half(dtype) ? TN_F32 : dtype;
 }
-/* x itself, but f32 instead of bf16 and f16. NULL stays. */
-tn_tensor *tni_wide(tn_tensor *x);
+tn_tensor *tni_wide(tn_tensor *x); /* x itself, but f32 instead of bf16 and f16. NULL stays */
 
 /* softmax over the last axis of attention scores: a row of -inf gives 0, with slope 0. */
 tn_tensor *tni_softmax_seen(tn_tensor *scores);
@@ -207,6 +205,13 @@ TNI_SHARED tn_tensor *tni_attention_weights(tn_tensor *q, tn_tensor *k, tn_tenso
  * are a view of [B, T, H, D] give results whose heads merge back as a view. The last axis stays
  * innermost. (attention.c) */
 void tni_lay_out_like(const tn_tensor *like, tni_spec *spec);
+/* An axis of a public function's x, by tni_axis and tni_axis_of_any; -1 also where x is missing.
+ * (view.c) */
+int tni_axis_in(const char *function, const tn_tensor *x, int axis);
+int tni_axis_in_any(const char *function, const tn_tensor *x, int axis);
+/* x with n sizes in place of its axes first..end-1. (view.c) */
+tn_shape tni_shape_with(const tn_shape *x, int first, int end, int n, const int64_t *sizes);
+
 /* Shape rules that several ops share. */
 tn_status tni_shape_like_first(tni_call *c); /* output 0: dtype and shape of input 0 */
 /* For a rule that knows them: output 0's dtype and shape. TN_OK. */
@@ -221,6 +226,13 @@ static inline void tni_saves(tni_call *c, tn_dtype dtype, const tn_shape *shape)
 {
     c->saved_spec[c->n_saved].dtype = dtype;
     c->saved_spec[c->n_saved++].shape = *shape;
+}
+
+/* For a backward of one gradient: input 0's is dx, NULL if that failed, as the engine will say. */
+static inline tn_status tni_give_dx(tni_grad *g, tn_tensor *dx)
+{
+    g->dx[0] = dx;
+    return TN_OK;
 }
 
 /* Backwards that several ops share. */

@@ -28,21 +28,20 @@ static tn_status sub_backward(tni_grad *g)
     return TN_OK;
 }
 
-/* Whether input i's gradient is the last one, after which dy is not read. */
-static bool is_last(const tni_grad *g, int i)
+/* Input i's gradient by one kernel of dy, u and v (NULL: of dy and u). */
+static tn_tensor *fused(const tni_grad *g, int i, int function, tn_tensor *u, tn_tensor *v)
 {
-    return i == 1 || !g->need[1];
+    bool last = i == 1 || !g->need[1]; /* then dy is not read again */
+    if (!v) return tni_fused2(function, g->dy, u, NULL, g->out, last);
+    return tni_fused3(function, g->dy, u, v, NULL, g->out, last);
 }
 
 static tn_status mul_backward(tni_grad *g)
 {
-    for (int i = 0; i < 2; i++) {
-        tn_tensor *other = g->x[1 - i];
-        if (!g->need[i]) continue;
-        g->dx[i] = tni_composed()
-                       ? tn_mul(g->dy, other)
-                       : tni_fused2(TNI_B_mul, g->dy, other, NULL, g->out, is_last(g, i));
-    }
+    for (int i = 0; i < 2; i++)
+        if (g->need[i])
+            g->dx[i] = tni_composed() ? tn_mul(g->dy, g->x[1 - i])
+                                      : fused(g, i, TNI_B_mul, g->x[1 - i], NULL);
     return TN_OK;
 }
 
@@ -52,7 +51,7 @@ static tn_status div_backward(tni_grad *g)
     if (g->need[0]) g->dx[0] = tn_div(g->dy, b);
     if (g->need[1])
         g->dx[1] = tni_composed() ? tn_neg(tn_div(tn_mul(g->dy, g->y), b))
-                                  : tni_fused3(TNI_T_div_grad, g->dy, b, g->y, NULL, g->out, true);
+                                  : fused(g, 1, TNI_T_div_grad, b, g->y);
     return TN_OK;
 }
 
@@ -76,23 +75,20 @@ static tn_tensor *pow_base_composed(const tni_grad *g, tn_tensor *a, tn_tensor *
 
 static tn_status pow_backward(tni_grad *g)
 {
-    tn_tensor *a = g->x[0];
-    tn_tensor *b = g->x[1];
+    tn_tensor *a = g->x[0], *b = g->x[1];
     if (g->need[0])
-        g->dx[0] = tni_composed()
-                       ? pow_base_composed(g, a, b)
-                       : tni_fused3(TNI_T_pow_base_grad, g->dy, a, b, NULL, g->out, is_last(g, 0));
+        g->dx[0] =
+            tni_composed() ? pow_base_composed(g, a, b) : fused(g, 0, TNI_T_pow_base_grad, a, b);
     if (g->need[1])
-        g->dx[1] = tni_composed()
-                       ? pow_exponent_composed(g, a, b)
-                       : tni_fused3(TNI_T_pow_exponent_grad, g->dy, a, g->y, NULL, g->out, true);
+        g->dx[1] = tni_composed() ? pow_exponent_composed(g, a, b)
+                                  : fused(g, 1, TNI_T_pow_exponent_grad, a, g->y);
     return TN_OK;
 }
 
 static tn_status extreme_backward(tni_grad *g)
 {
     bool largest = ((const tni_binary_op *)g->op)->function == TNI_B_maximum;
-    int fused = largest ? TNI_T_maximum_grad : TNI_T_minimum_grad;
+    int kernel = largest ? TNI_T_maximum_grad : TNI_T_minimum_grad;
     for (int i = 0; i < 2; i++) {
         tn_tensor *own = g->x[i], *other = g->x[1 - i];
         if (!g->need[i]) continue;
@@ -101,7 +97,7 @@ static tn_status extreme_backward(tni_grad *g)
             g->dx[i] = tn_where(tn_eq(own, other), tn_mul_scalar(g->dy, 0.5),
                                 tn_masked_fill(g->dy, loses, 0.0));
         } else {
-            g->dx[i] = tni_fused3(fused, g->dy, own, other, NULL, g->out, is_last(g, i));
+            g->dx[i] = fused(g, i, kernel, own, other);
         }
     }
     return TN_OK;
@@ -130,31 +126,27 @@ static tn_status prelu_backward(tni_grad *g)
 {
     tn_tensor *x = g->x[0], *weight = g->x[1], *dy = g->dy;
     if (g->need[0])
-        g->dx[0] = tni_composed()
-                       ? tn_where(tn_gt_scalar(x, 0.0), dy, tn_mul(dy, weight))
-                       : tni_fused3(TNI_T_prelu_grad, dy, weight, x, NULL, g->out, is_last(g, 0));
+        g->dx[0] = tni_composed() ? tn_where(tn_gt_scalar(x, 0.0), dy, tn_mul(dy, weight))
+                                  : fused(g, 0, TNI_T_prelu_grad, weight, x);
     if (g->need[1])
         g->dx[1] = tni_composed() ? tn_mul(dy, tn_clamp(x, -(double)INFINITY, 0.0))
-                                  : tni_fused2(TNI_B_prelu_weight_grad, dy, x, NULL, g->out, true);
+                                  : fused(g, 1, TNI_B_prelu_weight_grad, x, NULL);
     return TN_OK;
 }
 
 static tn_status glu_backward(tni_grad *g)
 {
     tn_tensor *a = g->x[0], *b = g->x[1], *gate = tni_composed() ? tn_sigmoid(b) : NULL;
-    if (g->need[0])
-        g->dx[0] = gate ? tn_mul(g->dy, gate)
-                        : tni_fused2(TNI_B_glu, g->dy, b, NULL, g->out, is_last(g, 0));
+    if (g->need[0]) g->dx[0] = gate ? tn_mul(g->dy, gate) : fused(g, 0, TNI_B_glu, b, NULL);
     if (g->need[1])
         g->dx[1] = gate ? tn_mul(tn_mul(g->dy, a), tn_mul(gate, tn_rsub_scalar(gate, 1.0)))
-                        : tni_fused3(TNI_T_glu_grad, g->dy, a, b, NULL, g->out, true);
+                        : fused(g, 1, TNI_T_glu_grad, a, b);
     return TN_OK;
 }
 
 static tn_status nan_to_num_backward(tni_grad *g)
 {
-    g->dx[0] = tn_mul(g->dy, tn_isfinite(g->x[0]));
-    return TN_OK;
+    return tni_give_dx(g, tn_mul(g->dy, tn_isfinite(g->x[0])));
 }
 
 enum { A = TNI_X(0), B = TNI_X(1) };
@@ -219,8 +211,8 @@ BINARY_LIST(DEFINE_FUNCTION)
 
 tn_tensor *tn_lerp(tn_tensor *a, tn_tensor *b, double weight)
 {
-    return tni_apply(&op_lerp.op, &(tni_formula_args){ { weight, 0.0 } }, sizeof(tni_formula_args),
-                     2, (tn_tensor *[]){ a, b });
+    const tni_formula_args args = { { weight, 0.0 } };
+    return tni_apply(&op_lerp.op, &args, sizeof args, 2, (tn_tensor *[]){ a, b });
 }
 
 tn_tensor *tn_prelu(tn_tensor *x, tn_tensor *weight)
@@ -242,8 +234,7 @@ tn_tensor *tn_prelu(tn_tensor *x, tn_tensor *weight)
 
 tn_tensor *tn_glu(tn_tensor *x, int axis)
 {
-    if (!tni_present("tn_glu", "x", x)) return NULL;
-    if ((axis = tni_axis("tn_glu", axis, x->shape.rank)) < 0) return NULL;
+    if ((axis = tni_axis_in("tn_glu", x, axis)) < 0) return NULL;
     int64_t size = x->shape.size[axis];
     if (size % 2 != 0)
         return tni_fail(TN_E_SHAPE, "tn_glu: x %s: axis %d has size %" PRId64 ": want an even one",

@@ -47,8 +47,7 @@ static tn_status conv_shape(tni_call *c)
 
 static tn_status conv_forward(tni_call *c)
 {
-    const tn_tensor *x = c->in[0];
-    const tn_tensor *b = c->in[2];
+    const tn_tensor *x = c->in[0], *b = c->in[2];
     tni_conv2d a = { .y = tni_array_of(c->out[0]),
                      .x = tni_array_of(x),
                      .w = tni_array_of(c->in[1]),
@@ -102,8 +101,7 @@ static tn_status conv_grad_input_forward(tni_call *c)
 
 static tn_status conv_grad_weight_forward(tni_call *c)
 {
-    const tn_tensor *dy = c->in[0];
-    const tn_tensor *x = c->in[1];
+    const tn_tensor *dy = c->in[0], *x = c->in[1];
     tni_conv2d_grad_weight a = { .dw = tni_array_of(c->out[0]),
                                  .dy = tni_array_of(dy),
                                  .x = tni_array_of(x),

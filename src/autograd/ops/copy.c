@@ -70,8 +70,7 @@ static tn_status to_shape(tni_call *c)
 /* Copies bytes between host and device; between two devices by way of the host. */
 static tn_status to_forward(tni_call *c)
 {
-    tn_tensor *x = c->in[0];
-    tn_tensor *y = c->out[0];
+    tn_tensor *x = c->in[0], *y = c->out[0];
     if (tni_host_refused("tn_to", "moves a tensor between devices",
                          "it moved before, or as an input of tn_capture_run"))
         return TN_E_STATE;
@@ -89,8 +88,7 @@ static tn_status to_forward(tni_call *c)
 static tn_status to_backward(tni_grad *g)
 {
     const to_args *args = g->args;
-    g->dx[0] = tn_to(g->dy, args->from);
-    return TN_OK;
+    return tni_give_dx(g, tn_to(g->dy, args->from));
 }
 
 TNI_OP(to, 1, "y = x on another device", "dx = dy on x's device", to_shape, to_forward, to_backward,

@@ -14,10 +14,9 @@
  * The op yields the loss of each row, and its weight, without materialising p; m and s are kept.
  * The reduction is composed. Probabilities as targets are composed of log_softmax.
  *
- *   nll       loss = -w[t] x[t] per row, and its weight w[t] (1 without); both 0 on ignored rows
- *   nll_grad  dx = 0, dx[t] = -w[t] dloss
- * Linear in x and in dloss, with one matrix: each one's gradient is the other, so second
- * derivatives need no code of their own.
+ * nll yields -w[t] x[t] per row, and its weight w[t] (1 without); both 0 on ignored rows. It and
+ * its gradient are linear, with one matrix: each one's gradient is the other, so second derivatives
+ * need no code of their own.
  */
 #include "autograd/ops/rows.h"
 
@@ -71,13 +70,12 @@ tn_tensor *tni_cross_entropy_slope(tn_tensor *x, tn_tensor *target, tn_tensor *w
     int64_t classes = tn_size(x, axis);
     tn_dtype dtype = tn_dtype_of(x);
     tn_tensor *ignored = tni_ignored_rows(target, ignore);
-    tn_tensor *safe = tn_masked_fill(target, ignored, 0);
+    tn_tensor *safe = tn_masked_fill(target, ignored, 0), *spread;
     tn_tensor *ids = over_classes(tni_iota(classes, tn_device_of(x)), rank, axis);
     tn_tensor *onehot = tn_to_dtype(tn_eq(tn_unsqueeze(safe, axis), ids), dtype);
     drow = tn_unsqueeze(tn_masked_fill(drow, ignored, 0), axis);
     tn_tensor *p = tn_softmax(x, axis);
     tn_tensor *main = tn_mul_scalar(tn_sub(p, onehot), 1.0 - smoothing);
-    tn_tensor *spread;
     if (tni_absent(weight)) {
         spread = tn_sub_scalar(tn_mul_scalar(p, (double)classes), 1.0);
     } else {
@@ -86,19 +84,16 @@ tn_tensor *tni_cross_entropy_slope(tn_tensor *x, tn_tensor *target, tn_tensor *w
         main = tn_mul(main, w_target);
         spread = tn_sub(tn_mul(p, tn_sum(weight, NULL, 0, false)), w);
     }
-    tn_tensor *dx = main;
-    if (smoothing != 0) dx = tn_add(main, tn_mul_scalar(spread, smoothing / (double)classes));
-    return tn_masked_fill(tn_mul(drow, dx), tn_unsqueeze(ignored, axis), 0);
+    if (smoothing != 0) main = tn_add(main, tn_mul_scalar(spread, smoothing / (double)classes));
+    return tn_masked_fill(tn_mul(drow, main), tn_unsqueeze(ignored, axis), 0);
 }
 
 static tn_status ce_backward(tni_grad *g)
 {
     const class_args *args = g->args;
-    tn_status status = tni_widen_grad(g);
-    if (status == TN_OK)
-        g->dx[0] = tni_cross_entropy_slope(g->x[0], g->x[1], g->x[2], tni_dy(g, 0), args->axis,
-                                           args->smoothing, args->ignore);
-    return status;
+    TNI_TRY(tni_widen_grad(g));
+    return tni_give_dx(g, tni_cross_entropy_slope(g->x[0], g->x[1], g->x[2], tni_dy(g, 0),
+                                                  args->axis, args->smoothing, args->ignore));
 }
 
 /* Gradients per row as [n, d] with strides: dense, one value for all, or copied. */
@@ -107,13 +102,9 @@ static tn_status row_gradients(tn_tensor *dy, rows_sizes s, tni_array *out)
     bool constant = true;
     for (int d = 0; d < dy->shape.rank; d++)
         constant = constant && (dy->stride[d] == 0 || dy->shape.size[d] == 1);
-    if (!constant) dy = tni_dense(dy);
-    if (!dy) return tni_pending();
+    if (!constant && !(dy = tni_dense(dy))) return tni_pending();
     *out = rows_array(dy, 2, s.n, s.d, 0);
-    if (constant) {
-        out->stride[0] = 0;
-        out->stride[1] = 0;
-    }
+    if (constant) out->stride[0] = out->stride[1] = 0;
     return TN_OK;
 }
 
@@ -131,8 +122,8 @@ static tn_status ce_kernel_grad(tni_grad *g)
                                  .weight = rows_array(g->x[2], 1, s.c, 0, 0),
                                  .smoothing = args->smoothing,
                                  .ignore = args->ignore };
-    tn_status status = row_gradients(dy, s, &a.drow);
-    return status != TN_OK ? status : tni_backend_of(g->x[0])->cross_entropy_grad(&a);
+    TNI_TRY(row_gradients(dy, s, &a.drow));
+    return tni_backend_of(g->x[0])->cross_entropy_grad(&a);
 }
 
 /* Autocast: the kernel converts bf16 logits to f32 itself, so no f32 copy is kept. dy: one value
@@ -191,10 +182,9 @@ static tn_status nll_backward(tni_grad *g)
 {
     const bool again = g->op == &op_nll_loss_grad;
     tn_tensor *in[3] = { tni_dy(g, 0), g->x[1], g->x[2] ? g->x[2] : TN_NONE }, *out[2];
-    tn_status status = tni_apply_n(again ? &op_nll_loss : &op_nll_loss_grad, g->args, g->args_size,
-                                   3, in, again ? 2 : 1, out);
-    if (status == TN_OK) g->dx[0] = out[0];
-    return status;
+    TNI_TRY(tni_apply_n(again ? &op_nll_loss : &op_nll_loss_grad, g->args, g->args_size, 3, in,
+                        again ? 2 : 1, out));
+    return tni_give_dx(g, out[0]);
 }
 
 #define NLL(name_, formula_, gradient_)                                                            \
@@ -208,8 +198,7 @@ NLL(nll_loss_grad, "dx = 0; dx[t] = -w[t] dloss",
 
 int tni_class_axis(const char *function, const tn_tensor *logits, const tn_tensor *target)
 {
-    int rank = logits->shape.rank;
-    int axis = rank == 1 ? 0 : 1;
+    int rank = logits->shape.rank, axis = rank == 1 ? 0 : 1;
     tn_shape want = tni_shape_without(&logits->shape, axis);
     tn_shape other = tni_shape_without(&logits->shape, rank - 1);
     if (rank >= 1 && tni_shape_equal(&target->shape, &want)) return axis;
@@ -279,8 +268,7 @@ static tn_tensor *class_ids(const tn_op *op, const char *function, tn_tensor *x,
 static tn_tensor *probabilities(tn_tensor *logits, tn_tensor *target,
                                 const tn_cross_entropy_options *o)
 {
-    int rank = logits->shape.rank;
-    int axis = rank == 1 ? 0 : 1;
+    int rank = logits->shape.rank, axis = rank == 1 ? 0 : 1;
     if (o->use_ignore_index)
         return tni_fail(TN_E_INVALID,
                         "tn_cross_entropy: ignore_index %" PRId64

@@ -61,8 +61,7 @@ TNI_OP(ctc_loss_grad, 5, "dx = dloss (e^x - share)", "ddloss = none; dx = none",
 static tn_status ctc_backward(tni_grad *g)
 {
     tn_tensor *in[5] = { g->dy, g->x[0], g->x[1], tn_detach(g->y), g->saved[0] };
-    g->dx[0] = tni_apply(&op_ctc_loss_grad, g->args, g->args_size, 5, in);
-    return TN_OK;
+    return tni_give_dx(g, tni_apply(&op_ctc_loss_grad, g->args, g->args_size, 5, in));
 }
 
 TNI_OP(ctc_loss, 2, "loss = -log p(labels), p a sum over what spells them",

@@ -34,8 +34,7 @@ static tn_status cumsum_backward(tni_grad *g)
 {
     const cumsum_args *args = g->args;
     cumsum_args back = { args->axis, !args->reverse };
-    g->dx[0] = tni_apply(&op_cumsum, &back, sizeof back, 1, &g->dy);
-    return TN_OK;
+    return tni_give_dx(g, tni_apply(&op_cumsum, &back, sizeof back, 1, &g->dy));
 }
 
 /* dy_i y_i + ... + dy_n y_n, where y is the product without x's elements at `left_out`. */
@@ -58,8 +57,7 @@ static tn_status cumprod_backward(tni_grad *g)
         tn_tensor *it = tn_logical_and(zero, tn_eq_scalar(number, i));
         dx = tn_where(it, slope(g, it), dx);
     }
-    g->dx[0] = dx;
-    return TN_OK;
+    return tni_give_dx(g, dx);
 }
 
 static tn_tensor *running(const char *function, const tn_op *op, tn_tensor *x, int axis)

@@ -14,8 +14,7 @@ tn_status tni_passed_on(tni_grad *g)
 
 tn_status tni_transposed(tni_grad *g)
 {
-    g->dx[0] = tni_apply(g->op->transpose, g->args, g->args_size, 1, &g->dy);
-    return TN_OK;
+    return tni_give_dx(g, tni_apply(g->op->transpose, g->args, g->args_size, 1, &g->dy));
 }
 
 tn_tensor *tni_apply_formula(const tn_op *op, tn_tensor *x, double p, double q)
@@ -27,8 +26,7 @@ tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tens
 {
     int rank = TNI_MIN(a->shape.rank, b->shape.rank);
     for (int d = 1; d <= rank; d++) {
-        int64_t m = a->shape.size[a->shape.rank - d];
-        int64_t n = b->shape.size[b->shape.rank - d];
+        int64_t m = a->shape.size[a->shape.rank - d], n = b->shape.size[b->shape.rank - d];
         if (m == n || m == 1 || n == 1) continue;
         char axis[24] = "last axis";
         if (d > 1) snprintf(axis, sizeof axis, "axis -%d", d);
@@ -70,10 +68,9 @@ tn_status tni_binary_forward(tni_call *c)
 {
     const tni_binary_op *op = (const tni_binary_op *)c->op;
     const tni_formula_args *args = c->args;
-    tn_tensor *y = c->out[0];
-    tn_tensor *first = operand(c, 0), *second = operand(c, 1);
-    if (!first || !second) return tni_pending();
-    return tni_run_binary(op->function, y, first, second, args ? args->p : NULL);
+    tn_tensor *a = operand(c, 0), *b = operand(c, 1);
+    if (!a || !b) return tni_pending();
+    return tni_run_binary(op->function, c->out[0], a, b, args ? args->p : NULL);
 }
 
 /* A watcher of the pass may read a afterwards. */

@@ -28,8 +28,7 @@ static inline tn_status tni_broadcast_inputs(tni_call *c, int first, int second,
     const tn_tensor *a = c->in[first], *b = c->in[second];
     return tni_broadcast(&a->shape, &b->shape, shape) ? TN_OK : tni_not_broadcast(c, a, b);
 }
-/* out[0] = function of inputs 0 and 1, broadcast. */
-tn_status tni_binary_forward(tni_call *c);
+tn_status tni_binary_forward(tni_call *c); /* out[0] = function of inputs 0 and 1, broadcast */
 /* y = function of a and b, broadcast to y's shape; y may be a. */
 tn_status tni_run_binary(int function, const tn_tensor *y, const tn_tensor *a, const tn_tensor *b,
                          const double *p);
@@ -42,8 +41,7 @@ tn_tensor *tni_fused2(int function, tn_tensor *a, tn_tensor *b, const double *p,
 tn_tensor *tni_fused3(int function, tn_tensor *a, tn_tensor *b, tn_tensor *c, const double *p,
                       const tni_meta *like, bool last);
 
-/* sign(x), a constant. */
-tn_tensor *tni_sign(tn_tensor *x);
+tn_tensor *tni_sign(tn_tensor *x); /* sign(x), a constant */
 /* Checks clamp's bounds: they must be in order. integral: whether integers stay integers, which
  * needs an integer between the bounds. An infinite bound leaves its side open. */
 tn_status tni_check_bounds(const char *function, double low, double high, tn_dtype dtype,

@@ -1,12 +1,10 @@
 /*
  * flip_repeat.c - flip and repeat: the same elements in reverse, or several times over.
  *
- * flip:   y[.., i, ..] = x[.., n - 1 - i, ..] along each given axis
- * repeat: y[i] = x[i mod size] along every axis
- *
- * flip is a copy that reads x backwards, by strides below 0; its gradient is a flip of dy. repeat
- * is a composite: x laid out as [outer, size, inner], with an axis of stride 0 inserted before
- * size, and copied; the engine sums the gradient over that axis, as over any broadcast.
+ * flip is a copy that reads x backwards, by strides below 0; its gradient is a flip of dy. repeat,
+ * y[i] = x[i mod size] along every axis, is a composite: x laid out as [outer, size, inner], with
+ * an axis of stride 0 inserted before size, and copied; the engine sums the gradient over that
+ * axis, as over any broadcast.
  */
 #include "autograd/ops/reduce.h"
 #include "autograd/ops/rows.h"
@@ -17,8 +15,7 @@ static tn_status flip_forward(tni_call *c)
 {
     unsigned axes = *(const unsigned *)c->args;
     const tn_tensor *from = c->in[0];
-    tni_array y = tni_array_of(c->out[0]);
-    tni_array x = tni_array_of(from);
+    tni_array y = tni_array_of(c->out[0]), x = tni_array_of(from);
     int64_t last = 0; /* where x's last element along the axes lies, in elements */
     if (tni_shape_numel(&from->shape) == 0) return TN_OK;
     for (int d = 0; d < x.rank; d++) {
@@ -66,8 +63,7 @@ tn_tensor *tn_repeat(tn_tensor *x, tn_shape counts)
                         tni_text(x), tni_shape_text(&counts), TN_MAX_RANK);
     int lead = counts.rank - x->shape.rank;
     int zero = -1; /* an axis that is repeated 0 times */
-    tn_shape wide = { .rank = counts.rank };
-    tn_shape result = { .rank = counts.rank };
+    tn_shape wide = { .rank = counts.rank }, result = wide;
     for (int i = 0; i < counts.rank; i++) {
         wide.size[i] = i < lead ? 1 : x->shape.size[i - lead];
         zero = counts.size[i] == 0 ? i : zero;

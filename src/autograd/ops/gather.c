@@ -47,8 +47,7 @@ tn_tensor *tni_ids_arg(const char *function, const char *what, tn_tensor *ids)
 /* index has x's rank, and at most x's sizes beside the axis. */
 tn_status tni_check_index_shape(const tni_call *c, int axis)
 {
-    const tn_tensor *x = c->in[0];
-    const tn_tensor *index = c->in[1];
+    const tn_tensor *x = c->in[0], *index = c->in[1];
     bool fits = index->shape.rank == x->shape.rank;
     for (int d = 0; fits && d < x->shape.rank; d++)
         fits = d == axis || index->shape.size[d] <= x->shape.size[d];
@@ -78,8 +77,8 @@ static tn_status gather_forward(tni_call *c)
 static tn_status gather_backward(tni_grad *g)
 {
     tn_tensor *zeros = tn_full_as(g->in[0].shape, 0, g->in[0].dtype, tn_device_of(g->dy));
-    g->dx[0] = tni_scatter_into(zeros, *(const int *)g->args, g->x[1], g->dy, TNI_ADD);
-    return TN_OK;
+    const int axis = *(const int *)g->args;
+    return tni_give_dx(g, tni_scatter_into(zeros, axis, g->x[1], g->dy, TNI_ADD));
 }
 
 /* Autocast: its gradient adds up. */
@@ -116,25 +115,18 @@ static const tn_op op_take_add;
 static tn_status take_shape(tni_call *c)
 {
     const take_args *args = c->args;
-    const tn_shape *x = &c->in[0]->shape;
-    const tn_shape *index = &c->in[1]->shape;
-    tn_shape *y = &c->out_spec[0].shape;
+    const tn_shape *x = &c->in[0]->shape, *index = &c->in[1]->shape;
     if (x->rank - 1 + index->rank > TN_MAX_RANK)
         return tni_op_error(c, TN_E_SHAPE, "%s by index %s: the result has more than %d axes",
                             tni_text(c->in[0]), tni_text(c->in[1]), TN_MAX_RANK);
-    y->rank = 0;
-    for (int d = 0; d < args->axis; d++) y->size[y->rank++] = x->size[d];
-    for (int d = 0; d < index->rank; d++) y->size[y->rank++] = index->size[d];
-    for (int d = args->axis + 1; d < x->rank; d++) y->size[y->rank++] = x->size[d];
-    c->out_spec[0].dtype = c->in[0]->dtype;
-    return TN_OK;
+    tn_shape y = tni_shape_with(x, args->axis, args->axis + 1, index->rank, index->size);
+    return tni_result(c, c->in[0]->dtype, &y);
 }
 
 static tn_status take_forward(tni_call *c)
 {
     const take_args *args = c->args;
-    tn_tensor *x = c->in[0];
-    tn_tensor *index = c->in[1];
+    const tn_tensor *x = c->in[0], *index = c->in[1];
     rows_sizes s = rows_around(&args->shape, args->axis);
     int64_t n = tni_shape_numel(&index->shape);
     tni_take a = { .y = rows_array(c->out[0], 3, s.n, n, s.d),
@@ -172,10 +164,9 @@ static tn_status add_to_sum(tni_grad *g)
 static tn_status take_backward(tni_grad *g)
 {
     tn_tensor *in[2] = { g->dy, g->x[1] };
-    tn_status status = add_to_sum(g);
-    if (status != TN_OK || (!g->edge && !tni_notifies_gradients())) return status;
-    g->dx[0] = tni_apply(&op_take_add, g->args, sizeof(take_args), 2, in);
-    return TN_OK;
+    TNI_TRY(add_to_sum(g));
+    if (!g->edge && !tni_notifies_gradients()) return TN_OK;
+    return tni_give_dx(g, tni_apply(&op_take_add, g->args, g->args_size, 2, in));
 }
 
 #define TAKE(name_, dtypes_, autocast_, formula_, gradient_)                                       \
@@ -206,16 +197,14 @@ static tn_status take_add_forward(tni_call *c)
 static tn_status take_add_backward(tni_grad *g)
 {
     const take_args *args = g->args;
-    tn_tensor *index = g->x[1];
-    tn_tensor *in[2] = { g->dy, index };
+    tn_tensor *index = g->x[1], *in[2] = { g->dy, index };
     tn_tensor *dx = tni_apply(&op_index_select, args, sizeof *args, 2, in);
     if (args->skip >= 0) {
         tn_shape shape = index->shape; /* followed by ones, for the axes after args->axis */
         for (int d = args->axis + 1; d < args->shape.rank; d++) shape.size[shape.rank++] = 1;
         dx = tn_masked_fill(dx, tn_reshape(tn_eq_scalar(index, (double)args->skip), shape), 0);
     }
-    g->dx[0] = dx;
-    return TN_OK;
+    return tni_give_dx(g, dx);
 }
 
 TNI_OP(take_add, 2, "y = 0; y[index[r]] += x[r] for axis 0", "dx[r] = dy[index[r]]", take_add_shape,
@@ -265,6 +254,5 @@ tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padding_ind
                         ", or -1 for none",
                         padding_index, tni_text(weight), weight->shape.size[0] - 1);
     take_args args = { 0, tni_padding_counts ? -1 : padding_index, weight->shape };
-    tn_tensor *in[2] = { weight, index };
-    return tni_apply(&op_embedding, &args, sizeof args, 2, in);
+    return tni_apply(&op_embedding, &args, sizeof args, 2, (tn_tensor *[]){ weight, index });
 }

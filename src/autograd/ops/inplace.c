@@ -14,11 +14,10 @@
 
 static bool same_geometry(const tn_tensor *a, const tn_tensor *b)
 {
-    if (a->offset != b->offset || a->dtype != b->dtype || a->shape.rank != b->shape.rank)
-        return false;
-    for (int d = 0; d < a->shape.rank; d++)
-        if (a->shape.size[d] != b->shape.size[d] || a->stride[d] != b->stride[d]) return false;
-    return true;
+    bool same =
+        a->offset == b->offset && a->dtype == b->dtype && tni_shape_equal(&a->shape, &b->shape);
+    for (int d = 0; d < a->shape.rank && same; d++) same = a->stride[d] == b->stride[d];
+    return same;
 }
 
 /* Whether source may be written into x, but for its dtype; moves: from any device. */
@@ -51,11 +50,9 @@ static tn_status change(const char *function, int kernel, tn_tensor *x, tn_tenso
     TNI_HOLD_TRAPS;
     tn_status status = check(function, x, source, false);
     bool divides = kernel == TNI_B_div, between = kernel == TNI_B_lerp;
+    const char *what = divides ? "a quotient" : between ? "an interpolation" : "the source";
     if (!status && (tn_dtype_is_float(source->dtype) || divides || between))
-        status = fractions_fit(function, x,
-                               divides   ? "a quotient"
-                               : between ? "an interpolation"
-                                         : "the source");
+        status = fractions_fit(function, x, what);
     if (status) return status;
     bool overlap = tn_same_storage(x, source) && !same_geometry(x, source);
     tn_scope scope;
@@ -63,12 +60,8 @@ static tn_status change(const char *function, int kernel, tn_tensor *x, tn_tenso
         scope = tn_scope_begin();
         TN_NO_GRAD source = tn_clone(source);
     }
-    if (source) {
-        status = tni_run_binary(kernel, x, x, source, p);
-        if (!status) tni_bump_version(x);
-    } else {
-        status = tni_pending();
-    }
+    status = source ? tni_run_binary(kernel, x, x, source, p) : tni_pending();
+    if (!status) tni_bump_version(x);
     if (overlap) tn_scope_end(scope);
     return status;
 }
@@ -213,9 +206,9 @@ tn_status tn_uniform_(tn_tensor *t, double low, double high)
     if (!isfinite(low) || !isfinite(high) || low > high)
         return tni_error(TN_E_INVALID, "tn_uniform_: from %g to %g: want finite bounds in order",
                          low, high);
-    tn_status status = tni_random_uniform(t, low, high);
-    if (status == TN_OK) tni_bump_rewritten(t);
-    return status;
+    TNI_TRY(tni_random_uniform(t, low, high));
+    tni_bump_rewritten(t);
+    return TN_OK;
 }
 
 tn_status tn_normal_(tn_tensor *t, double mean, double deviation)
@@ -224,9 +217,9 @@ tn_status tn_normal_(tn_tensor *t, double mean, double deviation)
     TNI_TRY(may_fill("tn_normal_", t));
     if (!(deviation >= 0.0))
         return tni_error(TN_E_INVALID, "tn_normal_: deviation %g: want 0 or more", deviation);
-    tn_status status = tni_random_normal(t, mean, deviation);
-    if (status == TN_OK) tni_bump_rewritten(t);
-    return status;
+    TNI_TRY(tni_random_normal(t, mean, deviation));
+    tni_bump_rewritten(t);
+    return TN_OK;
 }
 
 /* ---- many tensors at once -------------------------------------------------------------------- */

@@ -4,7 +4,7 @@
  *   cat: y = x_0, x_1, ... one after another along an axis;  dx_k = the k-th slice of dy (a view)
  *   stack: cat along a new axis.
  */
-#include "autograd/op.h"
+#include "autograd/ops/rows.h"
 
 static tn_status cat_shape(tni_call *c)
 {
@@ -32,13 +32,13 @@ static tn_status cat_forward(tni_call *c)
 {
     int axis = *(const int *)c->args;
     const tni_backend *backend = tni_backend_of(c->out[0]);
-    tni_array part = tni_array_of(c->out[0]);
-    size_t step = (size_t)part.stride[axis] * tn_dtype_size(part.dtype);
+    const tni_array y = tni_array_of(c->out[0]);
+    int64_t start = 0;
     for (int k = 0; k < c->n_in; k++) {
         tni_array x = tni_array_of(c->in[k]);
-        part.size[axis] = x.size[axis];
+        tni_array part = rows_along(y, axis, start, x.size[axis]);
         TNI_TRY(backend->copy(&(tni_copy){ .y = part, .x = x }));
-        part.data = (char *)part.data + step * (size_t)x.size[axis];
+        start += x.size[axis];
     }
     return TN_OK;
 }

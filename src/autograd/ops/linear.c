@@ -8,9 +8,7 @@
 
 static tn_status linear_shape(tni_call *c)
 {
-    const tn_tensor *x = c->in[0];
-    const tn_tensor *w = c->in[1];
-    const tn_tensor *b = c->in[2];
+    const tn_tensor *x = c->in[0], *w = c->in[1], *b = c->in[2];
     if (x->shape.rank < 1 || w->shape.rank != 2)
         return tni_op_error(c, TN_E_SHAPE, "x %s, weight %s: want x [..., in] and weight [out, in]",
                             tni_text(x), tni_text(w));
@@ -44,14 +42,12 @@ tn_status tni_product_bias(const tni_backend *backend, tni_gemm *g, const tn_ten
 
 static tn_status linear_forward(tni_call *c)
 {
-    tn_tensor *x = c->in[0];
-    tn_tensor *w = c->in[1];
+    tn_tensor *x = c->in[0], *w = c->in[1];
     const tni_backend *backend = tni_backend_of(x);
     tni_gemm g = { .dtype = x->dtype, .n = w->shape.size[0], .k = w->shape.size[1], .batch = 1 };
     if (tn_numel(c->out[0]) == 0) return TN_OK;
     if (!tni_merge_rows(x, &g.m, &g.a_row)) {
-        x = tni_dense(x);
-        if (!x) return tni_pending();
+        if (!(x = tni_dense(x))) return tni_pending();
         tni_merge_rows(x, &g.m, &g.a_row);
     }
     g.a = tni_data(x);

@@ -86,8 +86,8 @@ static tni_array all_w(const job *j)
 
 static tn_status add_db(const job *j)
 {
-    tni_array part = rows_part(j->part, 0, 1, j->classes),
-              db = rows_part(j->grad[B], 0, 1, j->classes);
+    tni_array part = rows_part(j->part, 0, 1, j->classes);
+    tni_array db = rows_part(j->grad[B], 0, 1, j->classes);
     tni_reduce r = { .function = TNI_R_sum, .y = part, .x = all_of(j, j->dl), .p = &(double){ 0 } };
     TNI_TRY(j->backend->reduce(&r));
     if (j->first == 0) return j->backend->copy(&(tni_copy){ db, part });
@@ -124,18 +124,17 @@ static tn_status one_piece(const job *j, tn_tensor *const *in)
     tni_cross_entropy_grad slope = {
         dx, scale, top, sum, x, target, weight, j->args->smoothing, j->args->ignore
     };
-    tn_status status = make_logits(j);
-    if (status == TN_OK) status = j->backend->cross_entropy(&loss);
-    if (!j->grad[X] && !j->grad[W] && !j->grad[B]) return status;
-    if (status == TN_OK) status = j->backend->cross_entropy_grad(&slope);
-    if (status == TN_OK && j->grad[X])
-        status = multiply(j, rows_part(j->grad[X], j->first, j->m, j->k), all_of(j, j->dl),
-                          all_w(j), false);
-    if (status == TN_OK && j->grad[W])
-        status = multiply(j, rows_part(j->grad[W], 0, j->classes, j->k),
-                          tni_turned(all_of(j, j->dl)), piece_of_x(j), j->first > 0);
-    if (status == TN_OK && j->grad[B]) status = add_db(j);
-    return status;
+    TNI_TRY(make_logits(j));
+    TNI_TRY(j->backend->cross_entropy(&loss));
+    if (!j->grad[X] && !j->grad[W] && !j->grad[B]) return TN_OK;
+    TNI_TRY(j->backend->cross_entropy_grad(&slope));
+    if (j->grad[X])
+        TNI_TRY(multiply(j, rows_part(j->grad[X], j->first, j->m, j->k), all_of(j, j->dl), all_w(j),
+                         false));
+    if (j->grad[W])
+        TNI_TRY(multiply(j, rows_part(j->grad[W], 0, j->classes, j->k),
+                         tni_turned(all_of(j, j->dl)), piece_of_x(j), j->first > 0));
+    return j->grad[B] ? add_db(j) : TN_OK;
 }
 
 static bool make_room(job *j, tn_device device)

@@ -170,12 +170,10 @@ tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool 
         tn_tensor *t = tn_masked_fill(target, none, 1);
         rows = tn_mul(t, tn_sub(tn_log(t), tn_masked_fill(log_p, none, 0)));
     }
-    if (batch_mean) {
-        tn_tensor *sum = tn_sum(rows, NULL, 0, false);
-        return tni_scope_return(__func__, scope,
-                                tn_to_dtype(tn_div_scalar(sum, (double)batch), dtype));
-    }
-    return tni_scope_return(__func__, scope, tni_reduce_loss("tn_kl_div", rows, reduction, dtype));
+    tn_tensor *loss = batch_mean
+                          ? tn_to_dtype(tn_div_scalar(tn_sum_all(rows), (double)batch), dtype)
+                          : tni_reduce_loss(__func__, rows, reduction, dtype);
+    return tni_scope_return(__func__, scope, loss);
 }
 
 /* ---- probabilities, counts, normal numbers, distances ---------------------------------------- */

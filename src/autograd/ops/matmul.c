@@ -43,11 +43,8 @@ tni_gemm tni_matrix_product(tni_array c, tni_array a, tni_array b)
 
 static tn_status matmul_shape(tni_call *c)
 {
-    const tn_tensor *a = c->in[0];
-    const tn_tensor *b = c->in[1];
-    tn_shape *y = &c->out_spec[0].shape;
-    tn_shape lead_a = a->shape;
-    tn_shape lead_b = b->shape;
+    const tn_tensor *a = c->in[0], *b = c->in[1];
+    tn_shape *y = &c->out_spec[0].shape, lead_a = a->shape, lead_b = b->shape;
     lead_a.rank -= 2;
     lead_b.rank -= 2;
     if (!tni_broadcast(&lead_a, &lead_b, y))
@@ -98,31 +95,28 @@ static tn_status multiply_batches(const tni_call *c, tni_gemm *g)
 
 static tn_status matmul_forward(tni_call *c)
 {
-    const tn_tensor *a = c->in[0];
-    const tn_tensor *b = c->in[1];
+    const tn_tensor *a = c->in[0], *b = c->in[1];
     const tn_shape *y = &c->out[0]->shape;
-    const tni_backend *backend = tni_backend_of(a);
-    int ra = a->shape.rank;
-    int rb = b->shape.rank;
+    int ra = a->shape.rank, rb = b->shape.rank;
     tni_gemm g = { .dtype = a->dtype,
                    .m = y->size[y->rank - 2],
                    .n = y->size[y->rank - 1],
                    .k = a->shape.size[ra - 1],
-                   .batch = 1 };
+                   .batch = 1,
+                   .a_row = a->stride[ra - 2],
+                   .a_col = a->stride[ra - 1],
+                   .b_row = b->stride[rb - 2],
+                   .b_col = b->stride[rb - 1] };
     if (tn_numel(c->out[0]) == 0) return TN_OK;
     g.a = tni_data(a);
     g.b = tni_data(b);
     g.c = tni_data(c->out[0]);
-    g.a_row = a->stride[ra - 2];
-    g.a_col = a->stride[ra - 1];
-    g.b_row = b->stride[rb - 2];
-    g.b_col = b->stride[rb - 1];
     g.c_row = g.n;
     int64_t rows, distance;
     if (rb != 2 || !tni_merge_rows(a, &rows, &distance)) return multiply_batches(c, &g);
     g.m = rows;
     g.a_row = distance;
-    return backend->gemm(&g);
+    return tni_backend_of(a)->gemm(&g);
 }
 
 tn_tensor *tni_as_rows(tn_tensor *t)
@@ -136,8 +130,7 @@ static tn_status matmul_backward(tni_grad *g)
 {
     if (g->need[0]) g->dx[0] = tn_matmul(g->dy, tn_transpose(g->x[1], -1, -2));
     if (g->need[1] && g->in[1].shape.rank == 2) {
-        tn_tensor *a = tni_as_rows(g->x[0]);
-        tn_tensor *dy = tni_as_rows(g->dy);
+        tn_tensor *a = tni_as_rows(g->x[0]), *dy = tni_as_rows(g->dy);
         g->dx[1] = tn_matmul(tn_transpose(a, 0, 1), dy);
     } else if (g->need[1]) {
         g->dx[1] = tn_matmul(tn_transpose(g->x[0], -1, -2), g->dy);
@@ -164,8 +157,7 @@ tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b)
                         "tn_matmul: a %s, b %s: columns of a (%" PRId64
                         ") must equal rows of b (%" PRId64 ")",
                         tni_text(a), tni_text(b), columns, rows);
-    bool row = a->shape.rank == 1;
-    bool column = b->shape.rank == 1;
+    bool row = a->shape.rank == 1, column = b->shape.rank == 1;
     if (row) a = tn_unsqueeze(a, 0);
     if (column) b = tn_unsqueeze(b, 1);
     tn_tensor *y = tni_apply(&op_matmul, NULL, 0, 2, (tn_tensor *[]){ a, b });

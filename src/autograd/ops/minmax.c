@@ -16,18 +16,14 @@ static tn_status extreme_backward(tni_grad *g)
     bool nan_shares = ((const tni_reduce_args *)g->args)->p != 0;
     tn_tensor *equal = tn_eq(g->x[0], tni_with_axes(g, g->y));
     if (nan_shares) equal = tn_logical_or(equal, tn_isnan(g->x[0]));
-    g->dx[0] = tni_shared_gradient(g, tni_with_axes(g, g->dy), equal);
-    return TN_OK;
+    return tni_give_dx(g, tni_shared_gradient(g, tni_with_axes(g, g->dy), equal));
 }
 
 #define EXTREME(tn_name, tn_name_all, name_, function_, formula_)                                  \
     TNI_REDUCE_OP_BY(name_, function_, TNI_REDUCE_KEEPS, TNI_CAST_AUTO, formula_,                  \
                      "dx = x is y ? dy / count : 0; where count: how many are", TNI_X(0) | TNI_Y,  \
                      tni_reduce_shape, tni_reduce_forward, extreme_backward)                       \
-    tn_tensor *tn_name(tn_tensor *x, const int *axes, int n_axes, bool keepdim)                    \
-    {                                                                                              \
-        return tni_reduce_along(&op_##name_, #tn_name, x, axes, n_axes, keepdim, 0.0);             \
-    }                                                                                              \
+    TNI_REDUCTION(tn_name, name_)                                                                  \
     tn_tensor *tn_name_all(tn_tensor *x)                                                           \
     {                                                                                              \
         return tni_reduce_along(&op_##name_, #tn_name_all, x, NULL, 0, false, 1.0);                \
@@ -63,27 +59,23 @@ static tn_status arg_forward(tni_call *c)
     const tni_reduce_args *args = c->args;
     const tni_backend *backend = tni_backend_of(c->in[0]);
     tn_shape kept = tni_kept_shape(&c->in[0]->shape, args->axes);
-    tni_array none = tni_array_none();
-    tni_arg_reduce a = { .value = c->n_out > 1 ? tni_kept_array(c->out[0], &kept) : none,
+    tni_arg_reduce a = { .value =
+                             c->n_out > 1 ? tni_kept_array(c->out[0], &kept) : tni_array_none(),
                          .index = tni_kept_array(c->out[c->n_out - 1], &kept),
                          .x = tni_array_of(c->in[0]),
                          .axis = axis_of(args),
                          .largest = ((const tni_reduce_op *)c->op)->function == TNI_R_max };
-    tn_status status = backend->arg_reduce(&a);
-    if (status || c->n_saved == 0) return status;
+    TNI_TRY(backend->arg_reduce(&a));
+    if (c->n_saved == 0) return TN_OK;
     return backend->copy(&(tni_copy){ .y = tni_array_of(c->saved[0]), .x = a.index });
 }
 
 static tn_status arg_backward(tni_grad *g)
 {
     tn_tensor *dy = tni_with_axes(g, tni_dy(g, 0));
-    if (g->in[0].shape.rank == 0) {
-        g->dx[0] = dy;
-        return TN_OK;
-    }
+    if (g->in[0].shape.rank == 0) return tni_give_dx(g, dy);
     tn_tensor *zeros = tn_full_as(g->in[0].shape, 0.0, g->in[0].dtype, tn_device_of(g->dy));
-    g->dx[0] = tn_scatter_add(zeros, axis_of(g->args), g->saved[0], dy);
-    return TN_OK;
+    return tni_give_dx(g, tn_scatter_add(zeros, axis_of(g->args), g->saved[0], dy));
 }
 
 /* The extreme and its index; an op without a gradient gives the index alone. */

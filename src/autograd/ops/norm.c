@@ -28,14 +28,14 @@ static tn_tensor *norm_composed(const tni_grad *g, tn_tensor *dy, tn_tensor *y, 
 static tn_status norm_backward(tni_grad *g)
 {
     const tni_reduce_args *args = g->args;
-    tn_tensor *dy = tni_with_axes(g, g->dy);
-    tn_tensor *y = tni_with_axes(g, g->y);
+    tn_tensor *dy = tni_with_axes(g, g->dy), *y = tni_with_axes(g, g->y);
+    tn_tensor *x = g->x[0];
     if (args->p == INFINITY)
-        g->dx[0] = tn_mul(tni_shared_gradient(g, dy, tn_eq(tn_abs(g->x[0]), y)), tni_sign(g->x[0]));
+        g->dx[0] = tn_mul(tni_shared_gradient(g, dy, tn_eq(tn_abs(x), y)), tni_sign(x));
     else if (tni_composed())
         g->dx[0] = norm_composed(g, dy, y, args->p);
     else
-        g->dx[0] = tni_fused3(TNI_T_norm_grad, dy, g->x[0], y, &args->p, &g->in[0], false);
+        g->dx[0] = tni_fused3(TNI_T_norm_grad, dy, x, y, &args->p, g->in, false);
     return TN_OK;
 }
 
@@ -111,8 +111,4 @@ static tn_status logsumexp_backward(tni_grad *g)
 TNI_REDUCE_OP_BY(logsumexp, TNI_R_logsumexp, TNI_REDUCE_REAL, TNI_CAST_F32, "y = ln sum e^x",
                  "dx = dy e^(x-y)", TNI_X(0) | TNI_Y | TNI_SAVED, logsumexp_shape,
                  tni_reduce_forward, logsumexp_backward)
-
-tn_tensor *tn_logsumexp(tn_tensor *x, const int *axes, int n_axes, bool keepdim)
-{
-    return tni_reduce_along(&op_logsumexp, "tn_logsumexp", x, axes, n_axes, keepdim, 0.0);
-}
+TNI_REDUCTION(tn_logsumexp, logsumexp)

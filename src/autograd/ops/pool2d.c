@@ -46,10 +46,9 @@ static tn_status window_shape(tni_call *c)
     const tni_pool2d_sizes *a = c->args;
     bool ceil_mode = ((const pool_args *)c->args)->ceil_mode;
     const tn_tensor *x = c->in[0];
-    tn_shape *y = &c->out_spec[0].shape;
     tni_shape_like_first(c);
     for (int i = 0; i < 2; i++) {
-        int64_t size = x->shape.size[2 + i];
+        int64_t size = x->shape.size[2 + i], *out = &c->out_spec[0].shape.size[2 + i];
         if (a->kernel[i] < 1 || a->stride[i] < 1 || a->dilation[i] < 1 || a->kernel[i] > INT_MAX ||
             a->stride[i] > INT_MAX || a->dilation[i] > INT_MAX || size > INT_MAX)
             return tni_op_error(c, TN_E_INVALID,
@@ -67,11 +66,10 @@ static tn_status window_shape(tni_call *c)
                                 !half      ? "padding from 0 to half the kernel"
                                 : size < 1 ? "an image that is not empty"
                                            : "a window that fits into the padded image");
-        y->size[2 + i] = (reach + (ceil_mode ? a->stride[i] - 1 : 0)) / a->stride[i] + 1;
-        if (ceil_mode && (y->size[2 + i] - 1) * a->stride[i] >= size + a->padding[i])
-            y->size[2 + i]--;
-        int64_t beside;
-        if ((beside = window_beside(a, i, size, y->size[2 + i])) >= 0)
+        *out = (reach + (ceil_mode ? a->stride[i] - 1 : 0)) / a->stride[i] + 1;
+        if (ceil_mode && (*out - 1) * a->stride[i] >= size + a->padding[i]) --*out;
+        int64_t beside = window_beside(a, i, size, *out);
+        if (beside >= 0)
             return tni_op_error(c, TN_E_SHAPE,
                                 "x %s, kernel %" PRId64 ", padding %" PRId64 ", dilation %" PRId64
                                 ": window %" PRId64 " along axis "
@@ -85,10 +83,9 @@ static tn_status window_shape(tni_call *c)
 static tn_status grad_shape(tni_call *c)
 {
     const pool_args *a = c->args;
-    tni_shape_like_first(c);
-    c->out_spec[0].shape.size[2] = a->of.h;
-    c->out_spec[0].shape.size[3] = a->of.w;
-    return TN_OK;
+    const int64_t *dy = c->in[0]->shape.size;
+    tn_shape dx = TN_SHAPE(dy[0], dy[1], a->of.h, a->of.w);
+    return tni_result(c, c->in[0]->dtype, &dx);
 }
 
 static tn_status adaptive_shape(tni_call *c)
@@ -123,10 +120,7 @@ static tn_status max_shape(tni_call *c)
     if (status == TN_OK && x->size[2] * x->size[3] > INT32_MAX)
         return tni_op_error(c, TN_E_UNSUPPORTED, "x %s: want at most %d elements in a plane",
                             tni_text(c->in[0]), INT32_MAX);
-    if (c->n_out > 1) {
-        c->out_spec[1].dtype = TN_I32;
-        c->out_spec[1].shape = c->out_spec[0].shape;
-    }
+    if (c->n_out > 1) c->out_spec[1] = (tni_spec){ .dtype = TN_I32, .shape = c->out_spec[0].shape };
     if (c->recorded) tni_saves(c, TN_I32, &c->out_spec[0].shape);
     return status;
 }
@@ -158,14 +152,12 @@ static tn_status max_grad_forward(tni_call *c)
 
 static tn_status max_grad_backward(tni_grad *g)
 {
-    const tn_shape *dx = &g->out[0].shape;
-    const tn_shape *dy = &g->in[0].shape;
+    const tn_shape *dx = &g->out[0].shape, *dy = &g->in[0].shape;
     int64_t planes = dx->size[0] * dx->size[1];
     tn_shape flat = TN_SHAPE(planes, dy->size[2] * dy->size[3]);
     tn_tensor *index = tn_reshape(tn_to_dtype(g->x[1], TN_I64), flat);
     tn_tensor *from = tn_reshape(g->dy, TN_SHAPE(planes, dx->size[2] * dx->size[3]));
-    g->dx[0] = tn_reshape(tn_gather(from, 1, index), *dy);
-    return TN_OK;
+    return tni_give_dx(g, tn_reshape(tn_gather(from, 1, index), *dy));
 }
 
 TNI_OP_AS(op_max_grad, "max_pool2d_grad", 2, "dx_i = sum over o with i(o) = i of dy_o",
@@ -174,9 +166,8 @@ TNI_OP_AS(op_max_grad, "max_pool2d_grad", 2, "dx_i = sum over o with i(o) = i of
 
 static tn_status max_backward(tni_grad *g)
 {
-    g->dx[0] = tni_apply(&op_max_grad, g->args, sizeof(pool_args), 2,
-                         (tn_tensor *[]){ g->dy, g->saved[0] });
-    return TN_OK;
+    tn_tensor *in[2] = { g->dy, g->saved[0] };
+    return tni_give_dx(g, tni_apply(&op_max_grad, g->args, g->args_size, 2, in));
 }
 
 /* ---- averages: windows of a kernel, or adaptive ones ----------------------------------------- */

@@ -6,15 +6,9 @@
 
 /* ---- one axis -------------------------------------------------------------------------------- */
 
-static bool axis_in(const char *function, const tn_tensor *x, int *axis)
-{
-    return tni_present(function, "x", x) && (*axis = tni_axis(function, *axis, x->shape.rank)) >= 0;
-}
-
 tn_tensor *tn_unflatten(tn_tensor *x, int axis, tn_shape shape)
 {
-    if (!axis_in(__func__, x, &axis)) return NULL;
-    tn_shape y = x->shape;
+    if ((axis = tni_axis_in(__func__, x, axis)) < 0) return NULL;
     const int64_t whole = x->shape.size[axis];
     int rank = TNI_MIN(shape.rank, TN_MAX_RANK), left = 0; /* the axis whose size is what is left */
     while (left < rank && shape.size[left] != -1) left++;
@@ -26,16 +20,14 @@ tn_tensor *tn_unflatten(tn_tensor *x, int axis, tn_shape shape)
     if (shape.rank < 1 || tni_shape_numel(&shape) != whole)
         return tni_fail(TN_E_SHAPE, "%s: axis %d of %s as %s: want sizes whose product is %" PRId64,
                         __func__, axis, tni_text(x), tni_shape_text(&shape), whole);
-    if ((y.rank += shape.rank - 1) > TN_MAX_RANK)
-        return tni_fail(TN_E_SHAPE, "%s: %d axes: want at most %d", __func__, y.rank, TN_MAX_RANK);
-    for (int i = 0; i < shape.rank; i++) y.size[axis + i] = shape.size[i];
-    for (int i = axis + 1; i < x->shape.rank; i++) y.size[i + shape.rank - 1] = x->shape.size[i];
-    return tn_reshape(x, y);
+    if ((rank = x->shape.rank + shape.rank - 1) > TN_MAX_RANK)
+        return tni_fail(TN_E_SHAPE, "%s: %d axes: want at most %d", __func__, rank, TN_MAX_RANK);
+    return tn_reshape(x, tni_shape_with(&x->shape, axis, axis + 1, shape.rank, shape.size));
 }
 
 int tn_unbind(tn_tensor *x, int axis, tn_tensor **out, int max_out)
 {
-    if (!axis_in("tn_unbind", x, &axis)) return -1;
+    if ((axis = tni_axis_in("tn_unbind", x, axis)) < 0) return -1;
     if (x->shape.size[axis] == 0) return 0;
     int n = tn_split(x, 1, axis, out, max_out);
     for (int i = 0; i < n; i++)
@@ -47,7 +39,9 @@ int tn_unbind(tn_tensor *x, int axis, tn_tensor **out, int max_out)
 
 tn_tensor *tn_diagonal(tn_tensor *x, int64_t k, int axis0, int axis1)
 {
-    if (!axis_in(__func__, x, &axis0) || !axis_in(__func__, x, &axis1)) return NULL;
+    if ((axis0 = tni_axis_in(__func__, x, axis0)) < 0 ||
+        (axis1 = tni_axis_in(__func__, x, axis1)) < 0)
+        return NULL;
     if (axis0 == axis1)
         return tni_fail(TN_E_INVALID, "%s: axis %d twice of %s: want two axes", __func__, axis0,
                         tni_text(x));
@@ -156,7 +150,7 @@ tn_tensor *tn_outer(tn_tensor *a, tn_tensor *b)
 
 tn_tensor *tn_repeat_interleave(tn_tensor *x, int64_t count, int axis)
 {
-    if (!axis_in(__func__, x, &axis)) return NULL;
+    if ((axis = tni_axis_in(__func__, x, axis)) < 0) return NULL;
     tn_shape shape = x->shape;
     if (count < 0 || __builtin_mul_overflow(shape.size[axis], count, &shape.size[axis]) ||
         tni_shape_numel(&shape) < 0)

@@ -111,21 +111,17 @@ static tn_status step_for_product(const tni_backend *backend, tni_array low, tni
                                   tni_array *x)
 {
     const tni_array to[] = { low, product };
-    tn_status status = TN_OK;
-    for (int i = 0; i < 2 && to[i].data && status == TN_OK; i++) {
-        tni_copy c = { to[i], *x };
-        status = backend->copy(&c);
+    for (int i = 0; i < 2 && to[i].data; i++) {
+        TNI_TRY(backend->copy(&(tni_copy){ to[i], *x }));
         *x = to[i];
     }
-    return status;
+    return TN_OK;
 }
 
-/* A buffer of this shape and dtype, or none. False: out of memory. */
-static bool make_room(bool wanted, tn_shape shape, tn_dtype dtype, tn_device device,
-                      tn_tensor **room)
+/* A buffer, or TN_NONE; NULL: out of memory. */
+static tn_tensor *room(bool wanted, tn_shape shape, tn_dtype dtype, tn_device device)
 {
-    *room = wanted ? tn_empty_as(shape, dtype, device) : TN_NONE;
-    return *room != NULL;
+    return wanted ? tn_empty_as(shape, dtype, device) : TN_NONE;
 }
 
 /* Packs w (g->b) once for the products of many steps, if the backend packs. */
@@ -145,9 +141,8 @@ static tn_status pack(const tni_backend *backend, const tn_tensor *w, int64_t st
 static tn_status pack_or_turn(const tni_backend *backend, const tn_tensor *w, int64_t steps,
                               tni_gemm *g)
 {
-    tn_status status = pack(backend, w, steps, g);
-    if (status != TN_OK || g->packed || steps < TURNING || w->storage->device.type != TN_CPU)
-        return status;
+    TNI_TRY(pack(backend, w, steps, g));
+    if (g->packed || steps < TURNING || w->storage->device.type != TN_CPU) return TN_OK;
     tn_shape shape = TN_SHAPE(w->shape.size[1], w->shape.size[0]);
     const tn_tensor *copy = tni_new_dense(&shape, w->dtype, w->storage->device);
     if (!copy) return tni_pending();
@@ -179,19 +174,18 @@ static tn_status recurrent_forward(tni_call *c)
     tn_tensor *w = for_product(args, in[W_HH]);
     tni_array bias[2] = { bias_of(in[B_IH], in[W_IH]), bias_of(in[B_HH], in[W_HH]) };
     tn_device device = y->storage->device;
-    tn_tensor *low, *wide;
-    if (!make_room(args->low != TN_F32, TN_SHAPE(b, h), args->low, device, &low) ||
-        !make_room(args->low != args->product, TN_SHAPE(b, h), args->product, device, &wide) ||
-        !share || !x || !w_ih || !w || !bias[0].data || !bias[1].data)
+    tn_tensor *low = room(args->low != TN_F32, TN_SHAPE(b, h), args->low, device);
+    tn_tensor *wide = room(args->low != args->product, TN_SHAPE(b, h), args->product, device);
+    if (!share || !x || !w_ih || !w || !bias[0].data || !bias[1].data || !low || !wide)
         return tni_pending();
     tni_gemm all = tni_matrix_product(rows_array(gates, 2, steps * b, c->n_saved ? 4 * h : h, 0),
                                       rows_array(x, 2, steps * b, x->shape.size[2], 0),
                                       tni_turned(tni_array_of(w_ih)));
     tni_gemm step = tni_matrix_product(tni_array_of(share), rows_array(in[H0], 2, b, h, 0),
                                        tni_turned(tni_array_of(w)));
-    tn_status status = pack_or_turn(backend, w, steps, &step);
-    if (status == TN_OK) status = backend->gemm(&all);
-    for (int64_t k = 0; k < steps && status == TN_OK; k++) {
+    TNI_TRY(pack_or_turn(backend, w, steps, &step));
+    TNI_TRY(backend->gemm(&all));
+    for (int64_t k = 0; k < steps; k++) {
         int64_t t = time_of(args, k, steps);
         tni_cell a = { .y = step_of(y, t),
                        .gates = step_of(gates, t),
@@ -202,13 +196,13 @@ static tn_status recurrent_forward(tni_call *c)
                        .kind = args->kind };
         tni_array before = a.y_before;
         if (cells) a.c = step_of(cells, t), a.c_before = state_before(args, cells, in[C0], k);
-        status = step_for_product(backend, rows_array(low, 2, b, h, 0),
-                                  rows_array(wide, 2, b, h, 0), &before);
+        TNI_TRY(step_for_product(backend, rows_array(low, 2, b, h, 0), rows_array(wide, 2, b, h, 0),
+                                 &before));
         step.a = before.data;
-        if (status == TN_OK) status = backend->gemm(&step);
-        if (status == TN_OK) status = backend->cell(&a);
+        TNI_TRY(backend->gemm(&step));
+        TNI_TRY(backend->cell(&a));
     }
-    if (status != TN_OK || !cells) return status;
+    if (!cells) return TN_OK;
     tni_copy last = { tni_array_of(c->out[1]), step_of(cells, time_of(args, steps - 1, steps)) };
     return backend->copy(&last);
 }
@@ -230,15 +224,13 @@ static tn_status steps_backward(const recurrent_args *args, const passing *p)
     int64_t steps = p->dy->shape.size[0], b = p->dy->shape.size[1];
     int64_t rows = p->w->shape.size[0];
     const tn_tensor *w = for_product(args, p->w);
-    tn_tensor *wide;
-    if (!make_room(args->low != args->product, TN_SHAPE(b, rows), args->product,
-                   p->dy->storage->device, &wide) ||
-        !w)
-        return tni_pending();
+    tn_tensor *wide =
+        room(args->low != args->product, TN_SHAPE(b, rows), args->product, p->dy->storage->device);
+    if (!w || !wide) return tni_pending();
     tni_gemm step = tni_matrix_product(tni_array_of(p->dh), step_of(p->ds, 0), tni_array_of(w));
     step.accumulate = args->kind == TNI_GRU_CELL;
-    tn_status status = pack(backend, w, steps, &step);
-    for (int64_t k = steps - 1; k >= 0 && status == TN_OK; k--) {
+    TNI_TRY(pack(backend, w, steps, &step));
+    for (int64_t k = steps - 1; k >= 0; k--) {
         int64_t t = time_of(args, k, steps);
         tni_cell_grad a = { .dgates = step_of(p->da, t),
                             .dshare = step_of(p->ds, t),
@@ -253,15 +245,14 @@ static tn_status steps_backward(const recurrent_args *args, const passing *p)
             a.c_before = state_before(args, p->cells, p->c0, k);
             a.dc = tni_array_of(p->dc);
         }
-        status = backend->cell_grad(&a);
+        TNI_TRY(backend->cell_grad(&a));
         tni_array ds = a.dshare;
         tni_array low = tni_none(p->low) ? tni_array_none() : step_of(p->low, t);
-        if (status == TN_OK)
-            status = step_for_product(backend, low, rows_array(wide, 2, b, rows, 0), &ds);
+        TNI_TRY(step_for_product(backend, low, rows_array(wide, 2, b, rows, 0), &ds));
         step.a = ds.data;
-        if (status == TN_OK) status = backend->gemm(&step);
+        TNI_TRY(backend->gemm(&step));
     }
-    return status;
+    return TN_OK;
 }
 
 static tn_tensor *lowered(const recurrent_args *args, tn_tensor *x)
@@ -307,9 +298,8 @@ static tn_status fused_backward(tni_grad *g)
     p.ds = gru ? tn_empty_as(all, p.dy->dtype, device) : p.da;
     p.dh = tn_zeros_like(p.h0);
     p.dc = lstm ? tn_clone(tni_dy(g, 1)) : NULL;
-    if (!make_room(args->low != TN_F32, all, args->low, device, &p.low) || !p.da || !p.ds ||
-        !p.dh || (lstm && !p.dc))
-        return tni_pending();
+    p.low = room(args->low != TN_F32, all, args->low, device);
+    if (!p.da || !p.ds || !p.dh || (lstm && !p.dc) || !p.low) return tni_pending();
     TNI_TRY(steps_backward(args, &p));
     tn_tensor *ds = tni_none(p.low) ? p.ds : p.low;
     tn_tensor *da = tni_as_rows(gru ? lowered(args, p.da) : ds);
@@ -448,10 +438,8 @@ static tn_status apply(const tn_op *op, recurrent_args args, tn_tensor **in, int
         narrow = narrow && in[i] && (tni_none(in[i]) || in[i]->dtype == x->dtype);
     for (int i = 0; i < n_in; i++) in[i] = narrow ? tni_wide(in[i]) : tni_autocast_f32(in[i]);
     tn_status status = tni_apply_n(op, &args, sizeof args, n_in, in, n_out, out);
-    for (int i = 0; i < n_out && status == TN_OK && narrow; i++) {
-        out[i] = tn_to_dtype(out[i], x->dtype);
-        if (!out[i]) status = tni_pending();
-    }
+    for (int i = 0; i < n_out && status == TN_OK && narrow; i++)
+        if (!(out[i] = tn_to_dtype(out[i], x->dtype))) status = tni_pending();
     return status;
 }
 

@@ -51,10 +51,7 @@ tn_status tni_reduce_shape(tni_call *c)
 
 tni_array tni_kept_array(const tn_tensor *t, const tn_shape *kept)
 {
-    tni_array y;
-    y.data = tni_data(t);
-    y.dtype = t->dtype;
-    y.rank = kept->rank;
+    tni_array y = { .data = tni_data(t), .dtype = t->dtype, .rank = kept->rank };
     memcpy(y.size, kept->size, sizeof y.size);
     tni_dense_strides(kept, y.stride);
     return y;
@@ -141,31 +138,23 @@ tn_tensor *tni_shared_gradient(const tni_grad *g, tn_tensor *dy, tn_tensor *equa
     return tn_mul(tn_div(dy, reduce_like(g, tn_sum, chosen)), chosen);
 }
 
-#define REDUCTION(tn_name, name)                                                                   \
-    tn_tensor *tn_name(tn_tensor *x, const int *axes, int n_axes, bool keepdim)                    \
-    {                                                                                              \
-        return tni_reduce_along(&op_##name, #tn_name, x, axes, n_axes, keepdim, 0.0);              \
-    }
-
 /* ---- sum, mean ------------------------------------------------------------------------------- */
 
 static tn_status sum_backward(tni_grad *g)
 {
-    g->dx[0] = tn_expand(tni_with_axes(g, g->dy), g->in[0].shape);
-    return TN_OK;
+    return tni_give_dx(g, tn_expand(tni_with_axes(g, g->dy), g->in[0].shape));
 }
 
 static tn_status mean_backward(tni_grad *g)
 {
     tn_tensor *share = tn_mul_scalar(tni_with_axes(g, g->dy), 1.0 / reduced_count(g));
-    g->dx[0] = tn_expand(share, g->in[0].shape);
-    return TN_OK;
+    return tni_give_dx(g, tn_expand(share, g->in[0].shape));
 }
 
 TNI_REDUCE_OP(sum, TNI_REDUCE_SUM, "y = sum x", "dx = dy", 0, sum_backward)
 TNI_REDUCE_OP(mean, TNI_REDUCE_REAL, "y = sum x / n", "dx = dy / n", 0, mean_backward)
-REDUCTION(tn_sum, sum)
-REDUCTION(tn_mean, mean)
+TNI_REDUCTION(tn_sum, sum)
+TNI_REDUCTION(tn_mean, mean)
 
 /* ---- var, std -------------------------------------------------------------------------------- */
 
@@ -200,8 +189,7 @@ static double degrees(const tni_grad *g)
 
 static tn_status var_backward(tni_grad *g)
 {
-    g->dx[0] = spread(g, tni_with_axes(g, g->dy), 2.0 / degrees(g));
-    return TN_OK;
+    return tni_give_dx(g, spread(g, tni_with_axes(g, g->dy), 2.0 / degrees(g)));
 }
 
 static tn_status std_backward(tni_grad *g)
@@ -209,10 +197,9 @@ static tn_status std_backward(tni_grad *g)
     tn_tensor *y = tn_masked_fill(g->y, tn_eq_scalar(g->y, 0.0), INFINITY);
     bool f16 = g->in[0].dtype == TN_F16; /* dy (x - mean) leaves its range, dy / y others' */
     tn_tensor *dv = f16 ? tn_div(tni_wide(g->dy), tni_wide(y)) : g->dy;
-    g->dx[0] = spread(g, tni_with_axes(g, dv), 1.0 / degrees(g));
-    if (!f16 && g->dx[0])
-        g->dx[0] = tn_div(g->dx[0], tn_to_dtype(tni_with_axes(g, y), g->dx[0]->dtype));
-    return TN_OK;
+    tn_tensor *dx = spread(g, tni_with_axes(g, dv), 1.0 / degrees(g));
+    if (!f16 && dx) dx = tn_div(dx, tn_to_dtype(tni_with_axes(g, y), dx->dtype));
+    return tni_give_dx(g, dx);
 }
 
 TNI_REDUCE_OP(var, TNI_REDUCE_REAL, "y = sum (x - mean x)^2 / (n - correction)",
@@ -246,10 +233,9 @@ static tn_tensor *others_along(tn_tensor *x, int axis)
 /* Those along the first axis, times those of the products along it, and so on. */
 static tn_status prod_composed(tni_grad *g)
 {
-    tn_status status = tni_widen_grad(g);
     int axes[TN_MAX_RANK];
     int n = tni_mask_axes(((const tni_reduce_args *)g->args)->axes, g->in[0].shape.rank, axes);
-    if (status) return status;
+    TNI_TRY(tni_widen_grad(g));
     g->dx[0] = tni_with_axes(g, g->dy);
     for (int i = 0; i < n; i++) {
         if (i > 0) g->x[0] = tn_prod(g->x[0], &axes[i - 1], 1, true);
@@ -272,20 +258,19 @@ static tn_status prod_backward(tni_grad *g)
     double divided = divides(g->y);
     if (divided != 1) return divided == 0 ? prod_composed(g) : tn_error_status();
     tn_tensor *others = tn_div(reduce_like(g, tn_prod, g->x[0]), g->x[0]);
-    g->dx[0] = tn_mul(tni_with_axes(g, g->dy), others);
-    return TN_OK;
+    return tni_give_dx(g, tn_mul(tni_with_axes(g, g->dy), others));
 }
 
 TNI_REDUCE_OP(prod, TNI_REDUCE_SUM, "y = prod x", "dx = dy times the product of the others",
               TNI_X(0) | TNI_Y, prod_backward)
-REDUCTION(tn_prod, prod)
+TNI_REDUCTION(tn_prod, prod)
 
 /* ---- any, all -------------------------------------------------------------------------------- */
 
 TNI_REDUCE_OP(any, TNI_REDUCE_BOOL, "y = any x is not 0", NULL, 0, NULL)
 TNI_REDUCE_OP(all, TNI_REDUCE_BOOL, "y = no x is 0", NULL, 0, NULL)
-REDUCTION(tn_any, any)
-REDUCTION(tn_all, all)
+TNI_REDUCTION(tn_any, any)
+TNI_REDUCTION(tn_all, all)
 
 /* ---- over all axes: the commonest case ------------------------------------------------------- */
 

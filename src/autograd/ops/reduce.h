@@ -60,5 +60,11 @@ tn_tensor *tni_shared_gradient(const tni_grad *g, tn_tensor *dy, tn_tensor *equa
     TNI_REDUCE_OP_BY(name_, TNI_R_##name_, kind_,                                                  \
                      (kind_) == TNI_REDUCE_BOOL ? TNI_CAST_AUTO : TNI_CAST_F32, formula_,          \
                      gradient_, reads_, tni_reduce_shape, tni_reduce_forward, backward_)
+/* Its public function, if it has no parameter p. */
+#define TNI_REDUCTION(tn_name, name)                                                               \
+    tn_tensor *tn_name(tn_tensor *x, const int *axes, int n_axes, bool keepdim)                    \
+    {                                                                                              \
+        return tni_reduce_along(&op_##name, #tn_name, x, axes, n_axes, keepdim, 0.0);              \
+    }
 
 #endif

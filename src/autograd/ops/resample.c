@@ -31,7 +31,7 @@ static double weight_at(double t, double a)
     return t < 2 ? (((t - 5) * t + 8) * t - 4) * a : 0;
 }
 
-/* How far weights reach. */
+/* How far they reach. */
 static double reach_of(const tni_axis_map *m)
 {
     return (m->mode == TN_CUBIC ? 2 : 1) * (m->antialias ? TNI_MAX(m->scale, 1) : 1);
@@ -53,12 +53,16 @@ static int64_t padded(const tni_axis_map *m, int64_t o)
     return cut + ((o - TNI_MAX(m->by[0], 0)) % n + n) % n;
 }
 
-int64_t tni_placed(const tni_axis_map *m, bool f64, int64_t o, int64_t *at, double *weight)
+int64_t tni_taps_of(const tni_axis_map *m, bool f64, int64_t o, int64_t *at, double *weight)
 {
     double s = m->scale, reach = reach_of(m), total = 0;
     double a = m->mode == TN_LINEAR ? 0 : m->antialias ? -0.5 : -0.75;
     int64_t end = m->in - 1, n = 0;
     weight[0] = 1;
+    if (!m->placed) {
+        at[0] = padded(m, o);
+        return 1;
+    }
     if (m->mode < TN_LINEAR) { /* PyTorch computes in x's dtype, and rounds down in f32 */
         double place = (f64 ? s : (float)s) * ((double)o + (m->mode == TN_NEAREST ? 0 : 0.5));
         at[0] = TNI_MIN((int64_t)floorf((float)place), end);
@@ -82,15 +86,6 @@ int64_t tni_placed(const tni_axis_map *m, bool f64, int64_t o, int64_t *at, doub
     }
     for (int64_t k = 0; k < n; k++) weight[k] /= total;
     return n;
-}
-
-/* The taps of element o; how many. */
-static int64_t taps_of(const tni_axis_map *m, bool f64, int64_t o, int64_t *at, double *weight)
-{
-    if (m->placed) return tni_placed(m, f64, o, at, weight);
-    weight[0] = 1;
-    at[0] = padded(m, o);
-    return 1;
 }
 
 /* ---- tables ---------------------------------------------------------------------------------- */
@@ -119,7 +114,7 @@ static tni_taps fill(const table *t, char *memory, bool back, bool f64, int64_t 
     memset(first, 0, (size_t)(t->n + 1) * sizeof *first);
     for (int place = 0; place < 2; place++) {
         for (int64_t o = 0; o < m->out; o++) {
-            int64_t n = taps_of(m, f64, o, at, weight);
+            int64_t n = tni_taps_of(m, f64, o, at, weight);
             for (int64_t k = 0; k < n; k++) {
                 int64_t to = back ? at[k] : o;
                 if (!place) {
@@ -192,8 +187,7 @@ static tn_status mapped_backward(tni_grad *g)
 {
     mapped a = *(const mapped *)g->args;
     a.back = !a.back;
-    g->dx[0] = tni_apply(g->op, &a, sizeof a, 1, &g->dy);
-    return TN_OK;
+    return tni_give_dx(g, tni_apply(g->op, &a, sizeof a, 1, &g->dy));
 }
 
 #define MAPPED(op_name, name_, formula_)                                                           \
@@ -291,31 +285,23 @@ static tn_status pad_shape(tni_call *c)
     return TN_OK;
 }
 
-/* The n elements of a from `start` on along axis d. */
-static tni_array part_of(tni_array a, int d, int64_t start, int64_t n)
-{
-    a.data = (char *)a.data + start * a.stride[d] * (int64_t)tn_dtype_size(a.dtype);
-    a.size[d] = n;
-    return a;
-}
-
 static tn_status pad_forward(tni_call *c)
 {
     const pad_args *a = c->args;
     const tni_backend *backend = tni_backend_of(c->out[0]);
     tni_array y = tni_array_of(c->out[0]), x = tni_array_of(c->in[0]);
-    tn_status status = TN_OK;
     for (int d = 0; d < y.rank; d++) {
         int64_t before = TNI_MAX(a->by[d][0], 0), behind = TNI_MAX(a->by[d][1], 0);
         int64_t kept = y.size[d] - before - behind;
-        tni_array border[] = { part_of(y, d, 0, before), part_of(y, d, before + kept, behind) };
-        for (int i = 0; i < 2 && status == TN_OK; i++)
+        tni_array border[] = { rows_along(y, d, 0, before),
+                               rows_along(y, d, before + kept, behind) };
+        for (int i = 0; i < 2; i++)
             if (border[i].size[d] > 0)
-                status = backend->fill(&(tni_fill){ .y = border[i], .value = a->value });
-        y = part_of(y, d, before, kept);
-        x = part_of(x, d, TNI_MAX(-a->by[d][0], 0), kept);
+                TNI_TRY(backend->fill(&(tni_fill){ .y = border[i], .value = a->value }));
+        y = rows_along(y, d, before, kept);
+        x = rows_along(x, d, TNI_MAX(-a->by[d][0], 0), kept);
     }
-    return status ? status : backend->copy(&(tni_copy){ .y = y, .x = x });
+    return backend->copy(&(tni_copy){ .y = y, .x = x });
 }
 
 static tn_status pad_backward(tni_grad *g)
@@ -323,8 +309,7 @@ static tn_status pad_backward(tni_grad *g)
     pad_args a = *(const pad_args *)g->args;
     for (int i = 0; i < 2 * TN_MAX_RANK; i++) a.by[i / 2][i % 2] *= -1;
     a.value = (tni_number){ 0 };
-    g->dx[0] = tni_apply(g->op, &a, sizeof a, 1, &g->dy);
-    return TN_OK;
+    return tni_give_dx(g, tni_apply(g->op, &a, sizeof a, 1, &g->dy));
 }
 
 TNI_OP(pad, 1, "y_o = x_(o - before) where x has it, else value", "dx_i = dy_(i + before)",

@@ -55,13 +55,12 @@ static tn_status rotary_forward(tni_call *c)
     return tni_backend_of(x)->rotary(&a);
 }
 
-static tn_tensor *turned(tn_tensor *x, tn_tensor *cosine, tn_tensor *sine, rotary_args args);
-
 static tn_status rotary_backward(tni_grad *g)
 {
     rotary_args args = *(const rotary_args *)g->args;
+    tn_tensor *in[] = { g->dy, g->x[1], g->x[2] };
     args.back = !args.back;
-    if (g->need[0]) g->dx[0] = turned(g->dy, g->x[1], g->x[2], args);
+    if (g->need[0]) g->dx[0] = tni_apply(g->op, &args, sizeof args, 3, in);
     return TN_OK;
 }
 
@@ -70,12 +69,8 @@ TNI_OP(rotary, 3, "y = (a c - b s, b c + a s) of pairs (a, b) of x",
        rotary_backward, .dtypes = TNI_MIXED_FLOAT, .autocast = TNI_CAST_KEEP,
        .reads = { TNI_X(1) | TNI_X(2), 0, 0 })
 
-static tn_tensor *turned(tn_tensor *x, tn_tensor *cosine, tn_tensor *sine, rotary_args args)
-{
-    return tni_apply(&op_rotary, &args, sizeof args, 3, (tn_tensor *[]){ x, cosine, sine });
-}
-
 tn_tensor *tn_rotary(tn_tensor *x, tn_tensor *cosine, tn_tensor *sine, bool interleaved)
 {
-    return turned(x, cosine, sine, (rotary_args){ .interleaved = interleaved });
+    const rotary_args args = { .interleaved = interleaved };
+    return tni_apply(&op_rotary, &args, sizeof args, 3, (tn_tensor *[]){ x, cosine, sine });
 }

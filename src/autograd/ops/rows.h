@@ -46,6 +46,14 @@ static inline tni_array rows_part(const tn_tensor *t, int64_t first, int64_t row
     return part;
 }
 
+/* The n elements of a from `start` on along axis d. */
+static inline tni_array rows_along(tni_array a, int d, int64_t start, int64_t n)
+{
+    a.data = (char *)a.data + start * a.stride[d] * (int64_t)tn_dtype_size(a.dtype);
+    a.size[d] = n;
+    return a;
+}
+
 /* xh = centered / sqrt(var + eps) and the divisor's inverse, over axes, in ops. known: that inverse
  * as the kernel computed it, a constant that keeps the squares in range. */
 void tni_normalise(tn_tensor *centered, tn_tensor *known, const int *axes, int n_axes, double eps,
@@ -72,8 +80,7 @@ tn_tensor *tni_take_add_at(tn_tensor *y, int axis, tn_tensor *index, const tn_sh
 tn_tensor *tni_take_at(tn_tensor *x, tn_tensor *index);
 /* Ids of classes or rows, or lengths, as i64: they may be u8, too. */
 tn_tensor *tni_ids_arg(const char *function, const char *what, tn_tensor *ids);
-/* 0..n-1 as i64, made on the device. */
-tn_tensor *tni_iota(int64_t n, tn_device device);
+tn_tensor *tni_iota(int64_t n, tn_device device); /* 0..n-1 as i64, made on the device */
 
 /* mean, sum or nothing over all elements of rows; f32 rows of bf16 or f16 are then rounded to
  * dtype. */
@@ -116,8 +123,8 @@ typedef struct tni_axis_map {
     double scale, from; /* placed: steps of x for each of y; y's first edge in x, but of nearest */
     bool align_corners, antialias;
 } tni_axis_map;
-/* The taps of placed element o, ascending, an edge perhaps repeated; how many. (resample.c) */
-int64_t tni_placed(const tni_axis_map *m, bool f64, int64_t o, int64_t *at, double *weight);
+/* The taps of element o, ascending if placed, an edge perhaps repeated; how many. (resample.c) */
+int64_t tni_taps_of(const tni_axis_map *m, bool f64, int64_t o, int64_t *at, double *weight);
 int64_t tni_most_taps(const tni_axis_map *m); /* of an element */
 
 #endif

@@ -41,9 +41,7 @@ TNI_OP(order, 1, "y_j = where number j in order is", NULL, order_shape, order_fo
 tn_tensor *tni_ordered(const char *function, tn_tensor *x, const int64_t *k, int *axis,
                        bool descending)
 {
-    if (!tni_present(function, "x", x)) return NULL;
-    *axis = tni_axis_of_any(function, *axis, x->shape.rank);
-    if (*axis < 0) return NULL;
+    if ((*axis = tni_axis_in_any(function, x, *axis)) < 0) return NULL;
     int64_t n = rows_around(&x->shape, *axis).c;
     int64_t least = x->shape.rank == 0; /* a single value stays one */
     order_args args = { *axis, descending, k ? *k : n };

@@ -1,8 +1,6 @@
 /*
  * triangle.c - tril, triu: one triangle of the last two axes, zero elsewhere.
  *
- * y[.., i, j] = x[.., i, j] where j - i <= k (tril) or j - i >= k (triu), else 0.
- *
  * What is blocked depends on j - i alone: a vector of m + n - 1 values, and row i of the mask is
  * that vector from position m - 1 - i on. So the mask is a copy of the vector, read with strides -1
  * and 1, on x's device. Linear in x; dx is the same triangle of dy.
@@ -40,9 +38,7 @@ static tn_status triangle_forward(tni_call *c)
     tn_tensor *values = tni_create("", TN_SHAPE(m + n - 1), TN_BOOL, c->device);
     tn_tensor *mask = tni_create("", TN_SHAPE(m, n), TN_BOOL, c->device);
     if (!values || !mask) return tni_pending();
-    tni_array vector = tni_array_of(values);
-    tni_array rows = tni_array_of(mask);
-    tni_array from = rows;
+    tni_array vector = tni_array_of(values), rows = tni_array_of(mask), from = rows;
     from.data = (char *)vector.data + (m - 1);
     from.stride[0] = -1;
     TNI_TRY(blocked(c, m, &vector));
@@ -64,8 +60,7 @@ static tn_tensor *triangle(const tn_op *op, const char *function, tn_tensor *x, 
     if (!x) return tni_poisoned(function, "x");
     if (tni_none(x) || x->shape.rank < 2)
         return tni_fail(TN_E_SHAPE, "%s: x %s: want at least two axes", function, tni_text(x));
-    int64_t m = x->shape.size[x->shape.rank - 2];
-    int64_t n = x->shape.size[x->shape.rank - 1];
+    int64_t m = x->shape.size[x->shape.rank - 2], n = x->shape.size[x->shape.rank - 1];
     triangle_args args = { TNI_MIN(TNI_MAX(k, -m), n), op == &op_tril };
     return tni_apply(op, &args, sizeof args, 1, &x);
 }

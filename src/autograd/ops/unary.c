@@ -6,7 +6,6 @@
  * (formulas.h; NONE if ops are as good) and the gradient composed of ops, which is used while
  * recording and defines second derivatives. The slope is written in terms of y where possible, so
  * that x need not be kept.
- *   tanh' = 1 - y^2; sigmoid' = y (1 - y); erf' = 2 / sqrt(pi) e^(-x^2); sqrt' = 1 / (2 y)
  * Tests give bool and no gradient; a C scalar is compared in the tensor's dtype.
  * At kinks: relu'(0) = 0, abs'(0) = 0, leaky_relu'(0) = slope, clamp' = 1 at both bounds.
  * Sources: Maas et al. (2013) leaky ReLU; Hendrycks and Gimpel (2016) SiLU.

@@ -6,6 +6,7 @@
  * slice, is an op of its own (slice_grad, whose gradient is again a slice).
  */
 #include "autograd/notify.h"
+#include "autograd/ops/rows.h"
 
 #define VIEW(name_, formula_, gradient_, backward_)                                                \
     TNI_OP(name_, 1, formula_, gradient_, name_##_shape, NULL, backward_, .dtypes = TNI_ANY_DTYPE, \
@@ -20,15 +21,23 @@ static tni_spec *result_of(tni_call *c)
     return c->out_spec;
 }
 
-/* An axis of a public function's x, like tni_axis; -1 also where x is missing. */
-static int axis_of(const char *function, const tn_tensor *x, int axis)
+int tni_axis_in(const char *function, const tn_tensor *x, int axis)
 {
     return tni_present(function, "x", x) ? tni_axis(function, axis, x->shape.rank) : -1;
 }
 
-static int axis_of_any(const char *function, const tn_tensor *x, int axis)
+int tni_axis_in_any(const char *function, const tn_tensor *x, int axis)
 {
     return tni_present(function, "x", x) ? tni_axis_of_any(function, axis, x->shape.rank) : -1;
+}
+
+tn_shape tni_shape_with(const tn_shape *x, int first, int end, int n, const int64_t *sizes)
+{
+    tn_shape y = { .rank = 0 };
+    for (int i = 0; i < first; i++) y.size[y.rank++] = x->size[i];
+    for (int i = 0; i < n; i++) y.size[y.rank++] = sizes[i];
+    for (int i = end; i < x->rank; i++) y.size[y.rank++] = x->size[i];
+    return y;
 }
 
 /* ---- reshape --------------------------------------------------------------------------------- */
@@ -56,13 +65,11 @@ static bool reshape_strides(const tn_tensor *x, const tn_shape *shape, int64_t *
         if (i < n) have = size[i++];
         if (j < shape->rank) want = shape->size[j++];
         while (have != want) {
-            if (have < want) {
-                if (i == n) return false;
+            if (have < want ? i == n : j == shape->rank) return false;
+            if (have < want)
                 have *= size[i++];
-            } else {
-                if (j == shape->rank) return false;
+            else
                 want *= shape->size[j++];
-            }
         }
         for (int k = i0; k + 1 < i; k++)
             if (step[k] != size[k + 1] * step[k + 1]) return false;
@@ -88,8 +95,7 @@ static tn_status reshape_shape(tni_call *c)
 
 static tn_status reshape_backward(tni_grad *g)
 {
-    g->dx[0] = tn_reshape(g->dy, g->in[0].shape);
-    return TN_OK;
+    return tni_give_dx(g, tn_reshape(g->dy, g->in[0].shape));
 }
 
 VIEW(reshape, "y = x in another shape", "dx = dy in x's shape", reshape_backward)
@@ -136,26 +142,22 @@ tn_tensor *tn_reshape(tn_tensor *x, tn_shape shape)
 
 tn_tensor *tn_flatten(tn_tensor *x, int first, int last)
 {
-    tn_shape shape = { .rank = 0 };
     int64_t n = 1;
-    if ((first = axis_of_any("tn_flatten", x, first)) < 0 ||
-        (last = axis_of_any("tn_flatten", x, last)) < 0)
+    if ((first = tni_axis_in_any("tn_flatten", x, first)) < 0 ||
+        (last = tni_axis_in_any("tn_flatten", x, last)) < 0)
         return NULL;
     if (first > last)
         return tni_fail(TN_E_INDEX,
                         "tn_flatten: axes %d to %d of %s: want the first before the last", first,
                         last, tni_text(x));
-    for (int i = 0; i < first; i++) shape.size[shape.rank++] = x->shape.size[i];
     for (int i = first; i <= last && i < x->shape.rank; i++)
         n *= x->shape.size[i]; /* a product of sizes of x: fits */
-    shape.size[shape.rank++] = n;
-    for (int i = last + 1; i < x->shape.rank; i++) shape.size[shape.rank++] = x->shape.size[i];
-    return reshape(x, shape);
+    return reshape(x, tni_shape_with(&x->shape, first, last + 1, 1, &n));
 }
 
 tn_tensor *tn_squeeze(tn_tensor *x, int axis)
 {
-    if ((axis = axis_of_any("tn_squeeze", x, axis)) < 0) return NULL;
+    if ((axis = tni_axis_in_any("tn_squeeze", x, axis)) < 0) return NULL;
     bool goes = x->shape.rank && x->shape.size[axis] == 1;
     return reshape(x, tni_shape_without(&x->shape, goes ? axis : -1));
 }
@@ -171,16 +173,13 @@ tn_tensor *tn_squeeze_all(tn_tensor *x)
 
 tn_tensor *tn_unsqueeze(tn_tensor *x, int axis)
 {
-    tn_shape shape = { .rank = 0 };
     if (!tni_present("tn_unsqueeze", "x", x)) return NULL;
     int rank = x->shape.rank + 1;
     if (rank > TN_MAX_RANK)
         return tni_fail(TN_E_SHAPE, "tn_unsqueeze: %s has %d axes: want fewer than %d", tni_text(x),
                         x->shape.rank, TN_MAX_RANK);
     if ((axis = tni_axis("tn_unsqueeze", axis, rank)) < 0) return NULL;
-    for (int i = 0; i < rank; i++)
-        shape.size[shape.rank++] = i == axis ? 1 : x->shape.size[i - (i > axis)];
-    return reshape(x, shape);
+    return reshape(x, tni_shape_with(&x->shape, axis, axis, 1, (int64_t[]){ 1 }));
 }
 
 /* ---- permute --------------------------------------------------------------------------------- */
@@ -203,8 +202,7 @@ static tn_status permute_backward(tni_grad *g)
     const int *order = g->args;
     int back[TN_MAX_RANK];
     for (int i = 0; i < g->in[0].shape.rank; i++) back[order[i]] = i;
-    g->dx[0] = tn_permute(g->dy, back, g->dy->shape.rank);
-    return TN_OK;
+    return tni_give_dx(g, tn_permute(g->dy, back, g->dy->shape.rank));
 }
 
 VIEW(permute, "y[i_0, i_1, ..] = x[i_order]", "dx[i_order] = dy[i_0, i_1, ..]", permute_backward)
@@ -232,8 +230,8 @@ tn_tensor *tn_permute(tn_tensor *x, const int *axes, int n_axes)
 
 tn_tensor *tn_transpose(tn_tensor *x, int axis0, int axis1)
 {
-    if ((axis0 = axis_of_any("tn_transpose", x, axis0)) < 0 ||
-        (axis1 = axis_of_any("tn_transpose", x, axis1)) < 0)
+    if ((axis0 = tni_axis_in_any("tn_transpose", x, axis0)) < 0 ||
+        (axis1 = tni_axis_in_any("tn_transpose", x, axis1)) < 0)
         return NULL;
     int order[TN_MAX_RANK];
     for (int i = 0; i < x->shape.rank; i++) order[i] = i == axis0 ? axis1 : i == axis1 ? axis0 : i;
@@ -317,8 +315,7 @@ static tn_status slice_backward(tni_grad *g)
         g->edge = NULL;
         if (status != TN_OK || !tni_notifies_gradients()) return status;
     }
-    g->dx[0] = tni_apply(&op_slice_grad, g->args, g->args_size, 1, &g->dy);
-    return TN_OK;
+    return tni_give_dx(g, tni_apply(&op_slice_grad, g->args, g->args_size, 1, &g->dy));
 }
 
 VIEW(slice, "y[i] = x[start + i step]", "dx = 0 but dx[start + i step] = dy[i]", slice_backward)
@@ -335,13 +332,11 @@ static tn_status slice_grad_forward(tni_call *c)
 {
     const slice_args *a = c->args;
     const tni_backend *backend = tni_backend_of(c->out[0]);
-    tni_array whole = tni_array_of(c->out[0]), part = whole, dy = tni_array_of(c->in[0]);
-    tn_status status = backend->fill(&(tni_fill){ .y = whole });
-    part.data =
-        (char *)part.data + (size_t)(a->start * part.stride[a->axis]) * tn_dtype_size(part.dtype);
+    tni_array whole = tni_array_of(c->out[0]);
+    tni_array part = rows_along(whole, a->axis, a->start, a->n);
     part.stride[a->axis] *= a->step;
-    part.size[a->axis] = a->n;
-    return status == TN_OK ? backend->copy(&(tni_copy){ .y = part, .x = dy }) : status;
+    TNI_TRY(backend->fill(&(tni_fill){ .y = whole }));
+    return backend->copy(&(tni_copy){ .y = part, .x = tni_array_of(c->in[0]) });
 }
 
 TNI_OP(slice_grad, 1, "y = 0 but y[start + i step] = x[i]", "dx[i] = dy[start + i step]",
@@ -356,7 +351,7 @@ static tn_tensor *slice(tn_tensor *x, int axis, int64_t start, int64_t step, int
 
 tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t step)
 {
-    if ((axis = axis_of("tn_slice", x, axis)) < 0) return NULL;
+    if ((axis = tni_axis_in("tn_slice", x, axis)) < 0) return NULL;
     if (start == TN_NO_SIZE || end == TN_NO_SIZE) {
         tni_size_failed("tn_slice", &(tn_shape){ 2, { start, end } });
         return NULL;
@@ -374,7 +369,7 @@ tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t 
 
 tn_tensor *tn_narrow(tn_tensor *x, int axis, int64_t start, int64_t length)
 {
-    if ((axis = axis_of("tn_narrow", x, axis)) < 0) return NULL;
+    if ((axis = tni_axis_in("tn_narrow", x, axis)) < 0) return NULL;
     int64_t whole = x->shape.size[axis];
     if (start < 0 || length < 0 || start > whole || length > whole - start)
         return tni_fail(TN_E_INDEX,
@@ -386,7 +381,7 @@ tn_tensor *tn_narrow(tn_tensor *x, int axis, int64_t start, int64_t length)
 
 tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i)
 {
-    if ((axis = axis_of("tn_select", x, axis)) < 0) return NULL;
+    if ((axis = tni_axis_in("tn_select", x, axis)) < 0) return NULL;
     int64_t whole = x->shape.size[axis], start = i < 0 ? i + whole : i;
     if (start < 0 || start >= whole)
         return tni_fail(TN_E_INDEX,
@@ -432,7 +427,7 @@ VIEW(split, "y_k[i] = x[k size + i]", "dx = dy_0, dy_1, ... side by side", split
 int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out)
 {
     split_args args = { .size = size };
-    if ((args.axis = axis_of("tn_split", x, axis)) < 0) return -1;
+    if ((args.axis = tni_axis_in("tn_split", x, axis)) < 0) return -1;
     if (!out) return tni_minus_one(tni_poison("tn_split", "out"));
     int64_t whole = x->shape.size[args.axis];
     int64_t n = size > 0 ? whole / size + (whole % size != 0) : 0;
@@ -451,7 +446,7 @@ int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out)
 
 int tn_chunk(tn_tensor *x, int n, int axis, tn_tensor **out, int max_out)
 {
-    if ((axis = axis_of("tn_chunk", x, axis)) < 0) return -1;
+    if ((axis = tni_axis_in("tn_chunk", x, axis)) < 0) return -1;
     if (!out) return tni_minus_one(tni_poison("tn_chunk", "out"));
     if (n < 1 || n > max_out)
         return tni_minus_one(

@@ -84,8 +84,7 @@ static tn_status masked_fill_shape(tni_call *c)
 
 static tn_status masked_fill_backward(tni_grad *g)
 {
-    g->dx[0] = tn_masked_fill(g->dy, g->x[1], 0.0);
-    return TN_OK;
+    return tni_give_dx(g, tn_masked_fill(g->dy, g->x[1], 0.0));
 }
 
 static const tni_binary_op op_masked_fill = {
@@ -100,6 +99,6 @@ tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value)
     TNI_HOLD_TRAPS;
     tni_number v = { .f = value };
     if (x && !tni_none(x) && tni_number_in(__func__, value, x->dtype, &v) != TN_OK) return NULL;
-    return tni_apply(&op_masked_fill.op, &(tni_formula_args){ { v.f, 0.0 } },
-                     sizeof(tni_formula_args), 2, (tn_tensor *[]){ x, mask });
+    const tni_formula_args args = { { v.f, 0.0 } };
+    return tni_apply(&op_masked_fill.op, &args, sizeof args, 2, (tn_tensor *[]){ x, mask });
 }

@@ -33,7 +33,7 @@ static bool make_taps(taps *t, const tni_axis_map *m)
     *t = (taps){ m->out, 1, room(m->out, sizeof *t->first), NULL, 0 };
     if (!at || !one || !all || !t->first) return false;
     for (int64_t o = 0; o < t->n; o++) {
-        const int64_t n = tni_placed(m, false, o, at, one);
+        const int64_t n = tni_taps_of(m, false, o, at, one);
         t->first[o] = at[0];
         t->most = TNI_MAX(t->most, at[n - 1] - at[0] + 1);
         for (int64_t k = 0; k < n; k++) { /* an edge is several taps */
