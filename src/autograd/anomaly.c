@@ -75,20 +75,18 @@ static void locate(tn_tensor *t, fault what, char *text, size_t size)
 
 /* ---- the checks: without history, in a scope of their own, unseen by themselves -------------- */
 
-/* What is wrong with t, as text; "" if nothing is. */
-static tn_status look(tn_tensor *t, char where[128])
+/* Whether t holds a fault: then where says which. *status: whether it could be looked at. */
+static bool is_faulty(tn_tensor *t, char where[128], tn_status *status)
 {
     fault what = NO_FAULT;
-    tn_status status = TN_OK;
-    where[0] = '\0';
     tni_watch_suspended++;
     TN_SCOPE TN_NO_GRAD
     {
-        status = find(t, &what);
-        if (status == TN_OK && what) locate(t, what, where, 128);
+        *status = find(t, &what);
+        if (*status == TN_OK && what) locate(t, what, where, 128);
     }
     tni_watch_suspended--;
-    return status;
+    return *status == TN_OK && what;
 }
 
 static tn_status output_error(const tni_call *c, tn_tensor *y, fault what)
@@ -138,9 +136,7 @@ static tn_status check_arrived(tni_watcher *self, const tni_node *node)
     (void)self;
     for (int i = 0; status == TN_OK && i < node->n_out; i++) {
         char where[128];
-        if (!node->pending[i]) continue;
-        status = look(node->pending[i], where);
-        if (status != TN_OK || !*where) continue;
+        if (!node->pending[i] || !is_faulty(node->pending[i], where, &status)) continue;
         status = tni_error(TN_E_STATE,
                            "tn_backward: the gradient that comes to the result of %s%s, %s, holds "
                            "%s; a seed, a hook or a sum of gradients made it: want finite values%s",
@@ -156,9 +152,7 @@ static tn_status check_gradients(tni_watcher *self, const tni_node *node, const 
     (void)self;
     for (int i = 0; status == TN_OK && i < g->n_in; i++) {
         char where[128];
-        if (!g->need[i] || !g->dx[i] || tni_none(g->dx[i])) continue;
-        status = look(g->dx[i], where);
-        if (status != TN_OK || !*where) continue;
+        if (!g->need[i] || tni_none(g->dx[i]) || !is_faulty(g->dx[i], where, &status)) continue;
         status = tni_error(TN_E_STATE,
                            "tn_backward: the backward of %s%s made a gradient for its input %d, "
                            "%s, that holds %s: want finite values%s",
@@ -171,14 +165,13 @@ static tn_status check_gradients(tni_watcher *self, const tni_node *node, const 
 static tn_status check_leaf(tni_watcher *self, const tn_tensor *leaf, tn_tensor *grad)
 {
     char where[128];
+    tn_status status = TN_OK;
     (void)self;
-    tn_status status = look(grad, where);
-    if (status == TN_OK && *where)
-        status = tni_error(TN_E_STATE,
-                           "tn_backward: the gradient of %s holds %s; a hook or a sum of gradients "
-                           "made it: want finite values",
-                           tni_text(leaf), where);
-    return status;
+    if (!is_faulty(grad, where, &status)) return status;
+    return tni_error(TN_E_STATE,
+                     "tn_backward: the gradient of %s holds %s; a hook or a sum of gradients made "
+                     "it: want finite values",
+                     tni_text(leaf), where);
 }
 
 static tni_watcher places_only = { .applied = tni_call_site_node, .writes = tni_call_site_write };

@@ -53,18 +53,16 @@ tn_status tni_pass_receive(tni_pass *p, tni_gradmeta *gm, tn_tensor *leaf)
     return TN_OK;
 }
 
-/* Result `index` of node, or, if that is NULL, leaf. */
-static tn_status deliver(tni_pass *p, tni_node *node, int index, tn_tensor *leaf, tn_tensor *g,
-                         bool take)
+tn_status tni_pass_deliver(tni_pass *p, const tni_edge *to, tn_tensor *g, bool take)
 {
-    if (!node) {
-        tni_gradmeta *gm = tni_gradmeta_of(leaf);
-        if (!gm || (!gm->pending && tni_pass_receive(p, gm, leaf) != TN_OK)) return TN_E_NOMEM;
+    if (!to->node) {
+        tni_gradmeta *gm = tni_gradmeta_of(to->leaf);
+        if (!gm || (!gm->pending && tni_pass_receive(p, gm, to->leaf) != TN_OK)) return TN_E_NOMEM;
         return accumulate(p, &gm->pending, g, take);
     }
-    if (!node->queued && tni_ready_queue_push(&p->ready, node) != TN_OK) return TN_E_NOMEM;
-    node->queued = true;
-    return accumulate(p, &node->pending[index], g, take);
+    if (!to->node->queued) TNI_TRY(tni_ready_queue_push(&p->ready, to->node));
+    to->node->queued = true;
+    return accumulate(p, &to->node->pending[to->index], g, take);
 }
 
 /* Sums t down to shape (undoing a broadcast). */
@@ -221,13 +219,11 @@ static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block, b
         if (!dx[i]) return tni_poison("tn_backward", "a gradient");
     if ((status = TNI_NOTIFY(differentiated, node, &g)) != TN_OK) return status;
     for (int i = 0; i < n_in; i++) {
-        const tni_edge *edge = &node->edge[i];
         if (!need[i] || tni_none(dx[i])) continue;
         tn_tensor *share = fit(dx[i], &node->in[i]);
         if (!share) return tni_pending();
         bool last = i == n_in - 1; /* what earlier ones gave may come again */
-        if (TNI_LIKELY(g.edge || i > 0))
-            TNI_TRY(deliver(p, edge->node, edge->index, edge->leaf, share, last));
+        if (TNI_LIKELY(g.edge || i > 0)) TNI_TRY(tni_pass_deliver(p, &node->edge[i], share, last));
         TNI_NOTIFY_OF(delivered, node, i, dx[i], share);
     }
     return TNI_UNLIKELY(tni_syncs) ? tni_sync_delivered(p, node) : TN_OK;
@@ -268,11 +264,6 @@ static tn_status step(tni_pass *p, tni_node *node)
 }
 
 /* ---- the pass -------------------------------------------------------------------------------- */
-
-tn_status tni_pass_give(tni_pass *p, tn_tensor *t, tn_tensor *g)
-{
-    return deliver(p, t->node, t->out_index, t, g, false);
-}
 
 tn_status tni_pass_run(tni_pass *p)
 {
@@ -340,8 +331,8 @@ static tn_status add_to_grads(tni_pass *p)
     }
     for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) {
         tni_gradmeta *gm = p->receivers[i].gm;
-        bool reused = gm->grad && gm->used == 1 + tn_version(gm->grad);
-        reused |= tni_grad_reused(gm);
+        bool just_used = gm->grad && gm->used == 1 + tn_version(gm->grad);
+        bool reused = just_used || tni_grad_reused(gm);
         gm->used = 0;
         gm->reused = reused ? 1 + tn_version(gm->pending) : 0;
         if (gm->sync) gm->sync->leaf[gm->sync_index].own = !tni_sync_average(p, gm);

@@ -201,7 +201,7 @@ static tn_status record(own *o, tni_call *c, tn_tensor *const *results)
     return status;
 }
 
-/* out[i]: new handles, in no scope, for what forward computes. */
+/* out[i]: new handles, in the current scope, for what forward computes. */
 static tn_status apply(own *o, int n_in, tn_tensor *const *in, tn_tensor **results, tn_tensor **out,
                        uint64_t *version)
 {
@@ -212,7 +212,7 @@ static tn_status apply(own *o, int n_in, tn_tensor *const *in, tn_tensor **resul
     if (status == TN_OK) status = run_forward(o, c.recorded, n_in, in, results);
     if (status == TN_OK && c.recorded) status = check_unchanged(o, n_in, in, version);
     for (int i = 0; status == TN_OK && i < o->n_out; i++)
-        if (!(out[i] = tni_alias_raw(results[i]))) status = TN_E_NOMEM;
+        if (!(out[i] = tn_scope_adopt(tni_alias_raw(results[i])))) status = tni_pending();
     if (status == TN_OK && c.recorded) status = record(o, &c, results);
     for (size_t k = 0; k < o->n_save; k++) tn_drop(o->save[k].tensor);
     if (status == TN_OK) status = TNI_NOTIFY_OP(applied, &c);
@@ -261,17 +261,9 @@ tn_status tn_apply_n(const tn_custom_op *op, void *user, int n_in, tn_tensor *co
     size_t guarded = tni_scope_guard();
     tn_scope scope = tn_scope_begin();
     if (status == TN_OK) status = apply(o, n_in, in, results, made, (uint64_t *)(void *)(made + n));
-    tn_scope_end(scope);
     own_drop(o);
-    tni_scope_unguard(guarded);
-    for (int i = 0; i < n_out; i++) { /* all of them: each reference must go somewhere */
-        out[i] = results ? made[i] : NULL;
-        if (status != TN_OK)
-            tn_drop(out[i]);
-        else if (!tn_scope_adopt(out[i]))
-            status = tni_pending();
-    }
-    for (int i = 0; i < n_out && status != TN_OK; i++) out[i] = NULL;
+    status = tni_scope_hand_over(scope, &guarded, status, results ? n_out : 0, made);
+    for (int i = 0; i < n_out; i++) out[i] = results ? made[i] : NULL;
     if (results) tni_free(results, size);
     return status;
 }

@@ -22,8 +22,9 @@ typedef struct derivation {
     const char *function; /* "tn_vjp" */
     int n;                /* inputs */
     int flags;
-    tn_tensor **x, **g, **v; /* n aliases of the inputs, n gradients, n seeds; in one block */
-    tn_tensor *y;            /* f(x) */
+    /* n aliases of the inputs, n gradients, n seeds or a row's gradients; in one block */
+    tn_tensor **x, **g, **v;
+    tn_tensor *y; /* f(x) */
     tn_scope scope;
     size_t guarded;
     bool was_recording;
@@ -197,15 +198,12 @@ static tn_status join_shapes(const derivation *d, const tn_tensor *a, const tn_t
 static tn_status take_row(const derivation *d, tn_tensor *of, int64_t m, int64_t k, tn_tensor **row)
 {
     tn_scope scope = tn_scope_begin();
-    tn_tensor **g = tni_alloc_n((size_t)d->n, sizeof *g);
-    tn_tensor *seed = tni_basis(of, k);
-    tn_status status = g && seed ? TN_OK : tni_pending();
-    if (status == TN_OK)
-        status = gradients(d, of, seed, g, TN_RETAIN_GRAPH | (d->flags & TN_CREATE_GRAPH));
+    tn_tensor **g = d->v, *seed = tni_basis(of, k);
+    int flags = TN_RETAIN_GRAPH | (d->flags & TN_CREATE_GRAPH);
+    tn_status status = seed ? gradients(d, of, seed, g, flags) : tni_pending();
     if (status == TN_OK) status = check_strict(d, of, g);
     if (status == TN_OK) status = fill_in(d, g);
     for (int i = 0; i < d->n && status == TN_OK; i++) row[i * m + k] = tn_keep(g[i]);
-    tni_free(g, (size_t)d->n * sizeof *g);
     tn_scope_end(scope);
     return status;
 }

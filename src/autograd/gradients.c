@@ -20,30 +20,30 @@ static uint64_t oldest_of(int n, tn_tensor *const *inputs)
     return oldest;
 }
 
+/* Puts a node that was not seen before onto the heap. */
+static tn_status meet(tni_pass *p, tni_node *node, uint64_t oldest)
+{
+    uint64_t seen = p->wanted - 1;
+    if (!node || node->mark == seen || node->sequence < oldest) return TN_OK;
+    TNI_TRY(tni_pass_mark(p, &node->mark, seen));
+    return tni_ready_queue_push(&p->ready, node);
+}
+
 /* Marks with p->wanted every node that leads to an input: lists the nodes newest first, then goes
  * through the list backwards, so that a node comes after all it was computed from. */
 static tn_status mark_ways(tni_pass *p, int n_out, tn_tensor *const *outputs, uint64_t oldest)
 {
-    uint64_t seen = p->wanted - 1;
     tni_node **list = NULL;
     size_t n = 0, capacity = 0;
     tn_status status = TN_OK;
-    for (int i = 0; i < n_out && status == TN_OK; i++) {
-        if (outputs[i] && outputs[i]->node && outputs[i]->node->mark != seen) {
-            status = tni_pass_mark(p, &outputs[i]->node->mark, seen);
-            if (status == TN_OK) status = tni_ready_queue_push(&p->ready, outputs[i]->node);
-        }
-    }
+    for (int i = 0; i < n_out && status == TN_OK; i++)
+        if (outputs[i]) status = meet(p, outputs[i]->node, 0);
     while (p->ready.n && status == TN_OK) {
         tni_node *node = tni_ready_queue_pop(&p->ready);
         if (!tni_room(&list, &capacity, n, 1, sizeof *list)) status = TN_E_NOMEM;
         if (status == TN_OK) list[n++] = node;
-        for (int i = 0; i < node->n_in && status == TN_OK; i++) {
-            tni_node *from = node->edge[i].node;
-            if (!from || from->mark == seen || from->sequence < oldest) continue;
-            status = tni_pass_mark(p, &from->mark, seen);
-            if (status == TN_OK) status = tni_ready_queue_push(&p->ready, from);
-        }
+        for (int i = 0; i < node->n_in && status == TN_OK; i++)
+            status = meet(p, node->edge[i].node, oldest);
     }
     p->ready.n = 0;
     while (n && status == TN_OK) {

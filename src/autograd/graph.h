@@ -76,14 +76,12 @@ static inline tn_tensor *tni_grad_of(const tn_tensor *t)
 bool tni_grad_reused(const tni_gradmeta *gm);
 /* Makes grad (NULL: none) the gradient, which no step has used. Takes over the reference. */
 void tni_grad_put(tni_gradmeta *gm, tn_tensor *grad);
-/* Whether a call leaves a node. */
-bool tni_wants_recording(const tni_call *c);
+bool tni_wants_recording(const tni_call *c); /* whether a call leaves a node */
 /* Makes a node and attaches it to the outputs. On failure they stay without history. */
 tn_status tni_record(const tni_call *c, size_t args_size);
 /* Whether who reads y, a result of op, computes it again: y need not be kept, all inputs must. */
 bool tni_is_recomputed(const tn_op *op, const tn_tensor *y);
-/* Keeps t for backward, as it is now. */
-bool tni_save_alias(tni_saved *saved, const tn_tensor *t);
+bool tni_save_alias(tni_saved *saved, const tn_tensor *t); /* keeps t for backward, as it is now */
 /* The same for input t, edge i set, where node's op or t's is recomputed. */
 bool tni_save_input(tni_node *node, int i, const tn_tensor *t);
 /* Frees what the node kept: after its turn in a backward, or with the node. */

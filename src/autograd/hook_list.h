@@ -27,8 +27,7 @@ typedef struct tni_hook_list {
 
 /* The new hook's id; -1 when out of memory. */
 int64_t tni_hook_add(tni_hook_list *list, int kind, tni_any_hook call, void *user);
-/* Does nothing for an unknown id. */
-void tni_hook_remove(tni_hook_list *list, int64_t id);
+void tni_hook_remove(tni_hook_list *list, int64_t id); /* does nothing for an unknown id */
 /* The id of the last hook now, 0 if there is none. A run stops at this one, so hooks that are added
  * during the run are not called. */
 int64_t tni_hook_last(const tni_hook_list *list);

@@ -64,20 +64,18 @@ tn_status tni_pass_seed(tni_pass *p, const char *function, int n, tn_tensor *con
 /* Whether gradient g, a "seed", has the shape and dtype of t, "the output ", and its device. */
 tn_status tni_gradient_fits(const char *function, const char *what, const tn_tensor *g,
                             const char *role, const tn_tensor *t);
-/* Adds g to the gradient that has arrived for t, a leaf or a result in the graph. */
-tn_status tni_pass_give(tni_pass *p, tn_tensor *t, tn_tensor *g);
+/* Adds g to what has arrived where `to` leads. take: g is not used again in this step. */
+tn_status tni_pass_deliver(tni_pass *p, const tni_edge *to, tn_tensor *g, bool take);
 /* Visits all nodes, down to the receivers, and runs hooks, the receivers' too. */
 tn_status tni_pass_run(tni_pass *p);
 /* Call it before a gradient is put into gm->pending. */
 tn_status tni_pass_receive(tni_pass *p, tni_gradmeta *gm, tn_tensor *leaf);
-/* Leaves nothing of the pass behind. */
-void tni_pass_end(tni_pass *p);
+void tni_pass_end(tni_pass *p);         /* leaves nothing of the pass behind */
 TNI_SHARED bool tni_pass_is_open(void); /* whether this thread is between begin and end of a pass */
 /* Marks a node as off the heap and drops its pending gradients. */
 void tni_leave(tni_node *node);
 
-/* A mark that no node has, and the one after it. (gradients.c) */
-uint64_t tni_next_mark(void);
+uint64_t tni_next_mark(void); /* a mark that no node has, and the one after it */
 /* Sets a mark, and remembers its old value for the outer pass. */
 tn_status tni_pass_mark(tni_pass *p, uint64_t *mark, uint64_t to);
 /* Whether the pass wants the gradient that this edge leads to. */
@@ -88,9 +86,7 @@ tn_status tni_saved_read(const tni_pass *p, tni_node *node, tni_grad *g);
 
 /* Whether others than the engine could see t's memory change, or t covers only part of it. */
 bool tni_is_shared(const tn_tensor *t);
-/* Whether the engine may write to t. */
-bool tni_is_ours(const tn_tensor *t);
-/* Makes gm->pending a copy of its own. */
-tn_status tni_copy_pending(tni_gradmeta *gm);
+bool tni_is_ours(const tn_tensor *t);         /* whether the engine may write to t */
+tn_status tni_copy_pending(tni_gradmeta *gm); /* makes gm->pending a copy of its own */
 
 #endif

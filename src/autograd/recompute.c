@@ -309,11 +309,10 @@ static void take_back(tni_region *r, size_t n)
 /* Everything that may fail: room for the exchanges, in the current scope. */
 static tn_status prepare(tni_region *r)
 {
-    tn_status status = TN_OK;
-    for (size_t i = 0; status == TN_OK && i < r->n_undo; i++)
-        if (r->undo[i].memory)
-            status = (r->undo[i].room = tn_empty_like(r->undo[i].value)) ? TN_OK : tni_pending();
-    return status;
+    for (size_t i = 0; i < r->n_undo; i++)
+        if (r->undo[i].memory && !(r->undo[i].room = tn_empty_like(r->undo[i].value)))
+            return tni_pending();
+    return TN_OK;
 }
 
 static void exchange_memory(tni_undo *u, bool before)

@@ -30,8 +30,7 @@ typedef struct tni_undo {
 /* The innermost one that this thread runs; NULL: none. */
 extern TNI_THREAD tni_region *tni_region_now;
 
-/* A node was recorded. */
-tn_status tni_region_record(tni_node *node);
+tn_status tni_region_record(tni_node *node); /* A node was recorded */
 /* An op reads these. In a second run it is an error if a leaf or buffer is not what it was. */
 tn_status tni_region_reads(int n, tn_tensor *const *in);
 /* Gives the node what it forgot; the function runs again for the first of its nodes. */

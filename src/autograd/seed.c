@@ -48,7 +48,8 @@ tn_status tni_pass_seed(tni_pass *p, const char *function, int n, tn_tensor *con
     for (int i = 0; i < n && status == TN_OK; i++) {
         tn_tensor *seed = seed_for(p, function, outputs[i], seeds ? seeds[i] : TN_NONE);
         if (!seed) return tni_pending();
-        status = tni_pass_give(p, outputs[i], seed);
+        const tni_edge to = { outputs[i]->node, outputs[i], outputs[i]->out_index };
+        status = tni_pass_deliver(p, &to, seed, false);
     }
     return status;
 }
