@@ -18,9 +18,8 @@ TN_BEGIN_C_
 TN_API tn_status tn_set_requires_grad(tn_tensor *t, bool requires_grad);
 /* a gradient flows to t; true also for results of recorded ops */
 TN_API bool tn_requires_grad(const tn_tensor *t);
-TN_API bool tn_is_leaf(const tn_tensor *t); /* true when no recorded op made it */
-/** The name of the op that made t, "" for a leaf. */
-TN_API const char *tn_grad_op(const tn_tensor *t);
+TN_API bool tn_is_leaf(const tn_tensor *t);        /* true when no recorded op made it */
+TN_API const char *tn_grad_op(const tn_tensor *t); /* of the op that made t; "" for a leaf */
 
 /** Sets the grad mode of this thread; returns the mode before. `bool was =
  *  tn_set_grad_enabled(false); ... tn_set_grad_enabled(was);` */

@@ -33,10 +33,8 @@ TN_BEGIN_C_
  *  else a copy. A size from a failed tn_size (TN_NO_SIZE) doesn't count as -1: NULL, and the
  *  failure's message stays. */
 TN_API tn_tensor *tn_reshape(tn_tensor *x, tn_shape shape);
-/** Joins axes first..last into one. */
-TN_API tn_tensor *tn_flatten(tn_tensor *x, int first, int last);
-/** View with two axes exchanged. */
-TN_API tn_tensor *tn_transpose(tn_tensor *x, int axis0, int axis1);
+TN_API tn_tensor *tn_flatten(tn_tensor *x, int first, int last);    /* joins axes first..last */
+TN_API tn_tensor *tn_transpose(tn_tensor *x, int axis0, int axis1); /* view, the two exchanged */
 /** View with axes in another order, TN_AXES(2, 0, 1): y's axis i is x's axis axes[i]. Errors: an
  *  axis missing or named twice. */
 TN_API tn_tensor *tn_permute(tn_tensor *x, const int *axes, int n_axes);
@@ -93,8 +91,7 @@ TN_API tn_tensor *tn_repeat_interleave(tn_tensor *x, int64_t count, int axis);
 TN_API TN_MUST_USE tn_status tn_meshgrid(tn_tensor *const *x, int n, bool xy, tn_tensor **out);
 /** Cast. x itself when it has that dtype. float to integer truncates toward zero. */
 TN_API tn_tensor *tn_to_dtype(tn_tensor *x, tn_dtype dtype);
-/** To a device. x itself when it is there already. */
-TN_API tn_tensor *tn_to(tn_tensor *x, tn_device device);
+TN_API tn_tensor *tn_to(tn_tensor *x, tn_device device); /* x itself when it is there already */
 /** x with zeros above the diagonal that lies k above the main one, in its last two axes. */
 TN_API tn_tensor *tn_tril(tn_tensor *x, int64_t k);
 TN_API tn_tensor *tn_triu(tn_tensor *x, int64_t k); /* zeros below that diagonal */
@@ -202,9 +199,8 @@ TN_API tn_tensor *tn_trunc(tn_tensor *x);      /* x without its fraction; slope 
 TN_API tn_tensor *tn_round(tn_tensor *x);      /* to the nearest, of two the even one; slope 0 */
 TN_API tn_tensor *tn_tanh(tn_tensor *x);       /* (e^x - e^-x) / (e^x + e^-x) */
 TN_API tn_tensor *tn_sigmoid(tn_tensor *x);    /* 1 / (1 + e^-x) */
-/** 2 / sqrt(pi) times the integral of e^-t^2 from 0 to x */
-TN_API tn_tensor *tn_erf(tn_tensor *x);
-TN_API tn_tensor *tn_relu(tn_tensor *x);                     /* max(x, 0); slope 0 at 0 */
+TN_API tn_tensor *tn_erf(tn_tensor *x);  /* 2 / sqrt(pi) times the integral of e^-t^2, 0 to x */
+TN_API tn_tensor *tn_relu(tn_tensor *x); /* max(x, 0); slope 0 at 0 */
 TN_API tn_tensor *tn_leaky_relu(tn_tensor *x, double slope); /* x above 0, else slope x */
 /** x above 0, else alpha (e^x - 1). Clevert et al. (2016) */
 TN_API tn_tensor *tn_elu(tn_tensor *x, double alpha);
@@ -251,11 +247,10 @@ TN_API tn_tensor *tn_clamp(tn_tensor *x, double low, double high);
  * error naming the out-of-place form. The source broadcasts to the target and is cast to its dtype
  * (float into integer is an error). Each returns the status. */
 
-TN_API TN_MUST_USE tn_status tn_add_(tn_tensor *x, tn_tensor *b); /* x += b */
-TN_API TN_MUST_USE tn_status tn_sub_(tn_tensor *x, tn_tensor *b); /* x -= b */
-TN_API TN_MUST_USE tn_status tn_mul_(tn_tensor *x, tn_tensor *b); /* x *= b */
-/* x /= b; an integer x is an error */
-TN_API TN_MUST_USE tn_status tn_div_(tn_tensor *x, tn_tensor *b);
+TN_API TN_MUST_USE tn_status tn_add_(tn_tensor *x, tn_tensor *b);    /* x += b */
+TN_API TN_MUST_USE tn_status tn_sub_(tn_tensor *x, tn_tensor *b);    /* x -= b */
+TN_API TN_MUST_USE tn_status tn_mul_(tn_tensor *x, tn_tensor *b);    /* x *= b */
+TN_API TN_MUST_USE tn_status tn_div_(tn_tensor *x, tn_tensor *b);    /* x /= b; x not an integer */
 TN_API TN_MUST_USE tn_status tn_add_scalar_(tn_tensor *x, double s); /* x += s */
 TN_API TN_MUST_USE tn_status tn_mul_scalar_(tn_tensor *x, double s); /* x *= s */
 /* x += weight (b - x) */
@@ -320,16 +315,11 @@ TN_API tn_tensor *tn_argmin(tn_tensor *x, int axis, bool keepdim);
 TN_API tn_tensor *tn_any(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
 /* bool: is no element 0? */
 TN_API tn_tensor *tn_all(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
-/** tn_sum over all axes: a single value. */
-TN_API tn_tensor *tn_sum_all(tn_tensor *x);
-/** tn_mean over all axes. */
-TN_API tn_tensor *tn_mean_all(tn_tensor *x);
-/** tn_amax over all axes. */
-TN_API tn_tensor *tn_max_all(tn_tensor *x);
-/** tn_amin over all axes. */
-TN_API tn_tensor *tn_min_all(tn_tensor *x);
-/** Running sum along an axis. */
-TN_API tn_tensor *tn_cumsum(tn_tensor *x, int axis);
+TN_API tn_tensor *tn_sum_all(tn_tensor *x);          /* tn_sum over all axes: a single value */
+TN_API tn_tensor *tn_mean_all(tn_tensor *x);         /* tn_mean over all axes */
+TN_API tn_tensor *tn_max_all(tn_tensor *x);          /* tn_amax over all axes */
+TN_API tn_tensor *tn_min_all(tn_tensor *x);          /* tn_amin over all axes */
+TN_API tn_tensor *tn_cumsum(tn_tensor *x, int axis); /* running sum along an axis */
 /** Running product along an axis; integers give i64. PyTorch: torch.cumprod */
 TN_API tn_tensor *tn_cumprod(tn_tensor *x, int axis);
 
