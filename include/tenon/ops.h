@@ -72,8 +72,7 @@ TN_API tn_tensor *tn_repeat(tn_tensor *x, tn_shape counts);
 /** axis laid out as the axes of shape, of which one size may be -1: what is left. A view where
  *  strides allow. Errors: sizes whose product differs. PyTorch: Tensor.unflatten */
 TN_API tn_tensor *tn_unflatten(tn_tensor *x, int axis, tn_shape shape);
-/** Views of each index of an axis, which disappears. As tn_split: fills out[0..count), returns the
- *  count (-1 on failure). PyTorch: Tensor.unbind */
+/** Views of each index of an axis, which disappears. Else as tn_split. PyTorch: Tensor.unbind */
 TN_API int tn_unbind(tn_tensor *x, int axis, tn_tensor **out, int max_out);
 /** Element i, i + k of two axes, which disappear, along a new last axis; k above 0: above the main
  *  diagonal. A view where strides allow. PyTorch: torch.diagonal */
@@ -414,8 +413,8 @@ TN_API tn_tensor *tn_layer_norm(tn_tensor *x, int n_axes, tn_tensor *weight, tn_
 TN_API tn_tensor *tn_rms_norm(tn_tensor *x, int n_axes, tn_tensor *weight, double eps);
 /**
  * (x - mean) / sqrt(var + eps) * weight + bias for x [N, C, ...], mean and biased variance of each
- * of so many groups of neighbouring channels of a sample; weight and bias [C], or TN_NONE. They may
- * be f32 beside an x of bf16 or f16. As many groups as channels is instance normalization.
+ * of so many groups of neighbouring channels of a sample; weight and bias [C], otherwise as
+ * tn_layer_norm's. As many groups as channels is instance normalization.
  *
  * Errors   groups that do not divide C
  * Grad     as tn_layer_norm                                                    keeps x, mean, r

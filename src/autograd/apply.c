@@ -223,8 +223,7 @@ static tn_status compute(tni_call *c, size_t args_size)
     size_t mark = tni_scope_mark();
     for (int i = 0; i < c->n_saved && status == TN_OK; i++) {
         c->saved_spec[i].strided = false;
-        c->saved[i] = tni_new(&c->saved_spec[i], c->device);
-        if (!c->saved[i]) status = tni_pending();
+        if (!(c->saved[i] = tni_new(&c->saved_spec[i], c->device))) status = tni_pending();
     }
     if (status == TN_OK) status = forward(c);
     if (status == TN_OK && c->recorded) status = tni_record(c, args_size);

@@ -219,8 +219,7 @@ static tn_status jacobians(const derivation *d, tn_tensor *of, tn_tensor **out)
         const tn_tensor *x = d->x[i];
         status = join_shapes(d, of, x, &shape); /* before the work */
         if (status != TN_OK || m > 0) continue;
-        out[i] = tn_full_as(shape, 0, x->dtype, x->storage->device);
-        if (!out[i]) status = tni_pending();
+        if (!(out[i] = tn_full_as(shape, 0, x->dtype, x->storage->device))) status = tni_pending();
     }
     if (status != TN_OK || m == 0) return status;
     if (m > INT_MAX)
@@ -232,8 +231,7 @@ static tn_status jacobians(const derivation *d, tn_tensor *of, tn_tensor **out)
     for (int64_t k = 0; k < m && status == TN_OK; k++) status = take_row(d, of, m, k, row);
     for (int i = 0; i < d->n && status == TN_OK; i++) {
         status = join_shapes(d, of, d->x[i], &shape);
-        out[i] = tn_reshape(tn_stack(row + i * m, (int)m, 0), shape);
-        if (!out[i]) status = tni_pending();
+        if (!(out[i] = tn_reshape(tn_stack(row + i * m, (int)m, 0), shape))) status = tni_pending();
     }
     for (size_t k = 0; k < n; k++) tn_drop(row[k]);
     tni_free(row, n * sizeof *row);

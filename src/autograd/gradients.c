@@ -96,8 +96,7 @@ static tn_status hand_out(tni_pass *p, int n_out, tn_tensor *const *seeds, int n
     }
     for (int i = 0; i < n_in && status == TN_OK; i++) {
         tn_tensor *g = inputs[i]->gm->pending;
-        grads[i] = g ? tn_scope_adopt(tn_keep(g)) : TN_NONE;
-        if (!grads[i]) status = tni_pending();
+        if (!(grads[i] = g ? tn_scope_adopt(tn_keep(g)) : TN_NONE)) status = tni_pending();
     }
     return status;
 }

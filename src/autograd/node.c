@@ -48,8 +48,7 @@ void tni_node_drop(tni_node *node)
 tni_gradmeta *tni_gradmeta_of(tn_tensor *t)
 {
     if (!t->gm) {
-        t->gm = tni_calloc(sizeof *t->gm);
-        if (!t->gm) return NULL;
+        if (!(t->gm = tni_calloc(sizeof *t->gm))) return NULL;
         t->gm->refs = 1;
     }
     if (t->node && !t->node->gm[t->out_index]) {

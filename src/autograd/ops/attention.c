@@ -209,10 +209,8 @@ static tn_status fused_backward(tni_grad *g)
     tn_tensor *dx[3], *dy = rows(g->dy);
     const int64_t n = sharing(&g->x[0]->shape, &g->x[1]->shape);
     TNI_TRY(dy ? operands(g->args, g->x, &a.of) : tni_pending());
-    for (int i = 0; i < 3; i++) {
-        dx[i] = new_like(g->x[i], i ? n : 1);
-        if (!dx[i]) return tni_pending();
-    }
+    for (int i = 0; i < 3; i++)
+        if (!(dx[i] = new_like(g->x[i], i ? n : 1))) return tni_pending();
     a.dq = four_axes(dx[0]);
     a.dk = four_axes(dx[1]);
     a.dv = four_axes(dx[2]);

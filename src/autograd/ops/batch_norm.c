@@ -93,9 +93,7 @@ static tn_status bn_forward(tni_call *c)
 static tn_status bn_backward(tni_grad *g)
 {
     const bn_args *args = g->args;
-    int rank = g->in[X].shape.rank;
-    int axes[TN_MAX_RANK] = { 0 };
-    int n = 1;
+    int rank = g->in[X].shape.rank, axes[TN_MAX_RANK] = { 0 }, n = 1;
     tn_shape over = { .rank = rank - 1 }; /* a vector over the channels, to broadcast against x */
     for (int d = 2; d < rank; d++) {
         axes[n++] = d;
@@ -152,9 +150,8 @@ TNI_OP(batch_norm, INPUTS, "y = w (x - mean) / sqrt(var + eps) + b per channel",
 /* Overwrites a running buffer with its new values. */
 static tn_status commit(tn_tensor *running, const tn_tensor *next)
 {
-    tni_copy a = { .y = tni_array_of(running), .x = tni_array_of(next) };
     tni_bump_version(running);
-    return tni_backend_of(running)->copy(&a);
+    return tni_put_last(running, next);
 }
 
 /* Running statistics take no part in gradients, even if a user set requires_grad on them. */

@@ -302,8 +302,7 @@ tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_
     if (!tni_present("tn_cross_entropy", "logits", logits) ||
         !tni_present("tn_cross_entropy", "target", target))
         return NULL;
-    o.weight = tni_option_tensor("tn_cross_entropy", "weight", o.weight);
-    if (!o.weight) return NULL;
+    if (!(o.weight = tni_option_tensor("tn_cross_entropy", "weight", o.weight))) return NULL;
     tn_scope scope = tn_scope_begin();
     tn_tensor *loss = NULL;
     bool ids = !tn_dtype_is_float(target->dtype);
@@ -325,8 +324,7 @@ tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_opt
 {
     if (!tni_present(__func__, "log_p", log_p) || !tni_present(__func__, "target", target))
         return NULL;
-    o.weight = tni_option_tensor(__func__, "weight", o.weight);
-    if (!o.weight) return NULL;
+    if (!(o.weight = tni_option_tensor(__func__, "weight", o.weight))) return NULL;
     if (o.label_smoothing != 0)
         return tni_fail(TN_E_INVALID,
                         "%s: label_smoothing %g: want 0 (tn_cross_entropy_with smooths)", __func__,

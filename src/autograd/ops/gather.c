@@ -229,8 +229,7 @@ tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index)
     if (!index) return NULL;
     if (index->shape.rank != 1)
         return tni_fail(TN_E_SHAPE, "tn_index_select: index %s: want one axis", tni_text(index));
-    axis = tni_axis_of_any(__func__, axis, x->shape.rank);
-    if (axis < 0) return NULL;
+    if ((axis = tni_axis_of_any(__func__, axis, x->shape.rank)) < 0) return NULL;
     bool single = x->shape.rank == 0 && !tni_none(x);
     if (single && index->shape.size[0] != 1)
         return tni_fail(TN_E_SHAPE, "tn_index_select: index %s of a single value: want [1]",

@@ -356,8 +356,7 @@ tn_tensor *tn_linear_cross_entropy_with(tn_tensor *x, tn_tensor *weight, tn_tens
         !tni_present(function, "target", target))
         return NULL;
     if (!bias) return tni_poisoned_optional(function, "bias");
-    o.weight = tni_option_tensor(function, "weight", o.weight);
-    if (!o.weight) return NULL;
+    if (!(o.weight = tni_option_tensor(function, "weight", o.weight))) return NULL;
     tn_tensor *in[] = { x, weight, bias }, *loss = NULL;
     tn_scope scope = tn_scope_begin();
     o.weight = tni_autocast_f32(o.weight);

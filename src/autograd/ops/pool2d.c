@@ -269,24 +269,6 @@ static pool_args windows(const tn_pool_spec *spec, int axes)
     return a;
 }
 
-#define WINDOWS(tn_name, op, axes)                                                                 \
-    tn_tensor *tn_name(tn_tensor *x, tn_pool_spec spec)                                            \
-    {                                                                                              \
-        return pool(&op, axes, x, windows(&spec, axes), NULL);                                     \
-    }
-WINDOWS(tn_max_pool1d, op_max_pool1d, 1)
-WINDOWS(tn_max_pool2d, op_max_pool2d, 2)
-WINDOWS(tn_avg_pool1d, op_avg_pool1d, 1)
-WINDOWS(tn_avg_pool2d, op_avg_pool2d, 2)
-
-#define WITH_INDEX(tn_name, op, axes)                                                              \
-    tn_tensor *tn_name(tn_tensor *x, tn_pool_spec spec, tn_tensor **index)                         \
-    {                                                                                              \
-        return pool(&op, axes, x, windows(&spec, axes), index);                                    \
-    }
-WITH_INDEX(tn_max_pool1d_with_indices, op_max_pool1d, 1)
-WITH_INDEX(tn_max_pool2d_with_indices, op_max_pool2d, 2)
-
 /* Every window has steps of 1. */
 static pool_args shares(int64_t out_h, int64_t out_w)
 {
@@ -294,22 +276,23 @@ static pool_args shares(int64_t out_h, int64_t out_w)
                         false };
 }
 
-tn_tensor *tn_adaptive_avg_pool1d(tn_tensor *x, int64_t out)
-{
-    return pool(&op_adaptive_avg_pool1d, 1, x, shares(1, out), NULL);
-}
-
-tn_tensor *tn_adaptive_avg_pool2d(tn_tensor *x, int64_t out_h, int64_t out_w)
-{
-    return pool(&op_adaptive_avg_pool2d, 2, x, shares(out_h, out_w), NULL);
-}
-
-tn_tensor *tn_adaptive_max_pool1d(tn_tensor *x, int64_t out, tn_tensor **index)
-{
-    return pool(&op_adaptive_max_pool1d, 1, x, shares(1, out), index);
-}
-
-tn_tensor *tn_adaptive_max_pool2d(tn_tensor *x, int64_t out_h, int64_t out_w, tn_tensor **index)
-{
-    return pool(&op_adaptive_max_pool2d, 2, x, shares(out_h, out_w), index);
-}
+/* A function by op over so many axes; behind args and index its parameters after x. */
+#define POOLING(tn_name, op, axes, args, index, ...)                                               \
+    tn_tensor *tn_name(tn_tensor *x, __VA_ARGS__)                                                  \
+    {                                                                                              \
+        return pool(&op, axes, x, args, index);                                                    \
+    }
+POOLING(tn_max_pool1d, op_max_pool1d, 1, windows(&spec, 1), NULL, tn_pool_spec spec)
+POOLING(tn_max_pool2d, op_max_pool2d, 2, windows(&spec, 2), NULL, tn_pool_spec spec)
+POOLING(tn_avg_pool1d, op_avg_pool1d, 1, windows(&spec, 1), NULL, tn_pool_spec spec)
+POOLING(tn_avg_pool2d, op_avg_pool2d, 2, windows(&spec, 2), NULL, tn_pool_spec spec)
+POOLING(tn_max_pool1d_with_indices, op_max_pool1d, 1, windows(&spec, 1), index, tn_pool_spec spec,
+        tn_tensor **index)
+POOLING(tn_max_pool2d_with_indices, op_max_pool2d, 2, windows(&spec, 2), index, tn_pool_spec spec,
+        tn_tensor **index)
+POOLING(tn_adaptive_avg_pool1d, op_adaptive_avg_pool1d, 1, shares(1, out), NULL, int64_t out)
+POOLING(tn_adaptive_avg_pool2d, op_adaptive_avg_pool2d, 2, shares(h, w), NULL, int64_t h, int64_t w)
+POOLING(tn_adaptive_max_pool1d, op_adaptive_max_pool1d, 1, shares(1, out), index, int64_t out,
+        tn_tensor **index)
+POOLING(tn_adaptive_max_pool2d, op_adaptive_max_pool2d, 2, shares(h, w), index, int64_t h,
+        int64_t w, tn_tensor **index)

@@ -63,8 +63,7 @@ static tn_tensor *along_axis(const tn_op *op, const char *function, tn_tensor *x
     softmax_args args = { .log = op == &op_log_softmax };
     if (!x) return tni_poisoned(function, "x");
     int rank = x->shape.rank;
-    axis = tni_axis_of_any(function, axis, rank);
-    if (axis < 0) return NULL;
+    if ((axis = tni_axis_of_any(function, axis, rank)) < 0) return NULL;
     if (axis >= rank - 1) return tni_apply(op, &args, sizeof args, 1, &x);
     tn_tensor *moved = tn_transpose(x, axis, -1);
     return tn_transpose(tni_apply(op, &args, sizeof args, 1, &moved), axis, -1);
