@@ -108,8 +108,7 @@ static tni_map_cell *locate(const tni_map *map, const void *key, size_t n)
 static bool grow(tni_map *map, size_t capacity)
 {
     tni_map larger = { .names = map->names, .n = map->n, .capacity = capacity };
-    larger.cell = tni_calloc_n(capacity, sizeof *map->cell);
-    if (!larger.cell) return false;
+    if (!(larger.cell = tni_calloc_n(capacity, sizeof *map->cell))) return false;
     for (size_t i = 0; i < map->capacity; i++) {
         const tni_map_cell *cell = &map->cell[i];
         if (cell->key) *locate(&larger, cell->key, length(map, cell->key)) = *cell;

@@ -150,15 +150,13 @@ tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, cons
 {
     TNI_SCOPES_STAY;
     tn_scope scope = tn_scope_begin();
+    tni_parts parts = { 0 };
     tn_status status = tni_metadata_check(function, &c->metadata);
     if (status == TN_OK) status = check_generators(function, c);
-    if (status == TN_OK) {
-        tni_parts parts;
-        status = tni_parts_of(function, c, &parts);
-        if (status == TN_OK && !c->allow_nonfinite) status = check_finite(function, &parts);
-        if (status == TN_OK) status = save(function, c, &parts, path);
-        tni_parts_free(&parts);
-    }
+    if (status == TN_OK) status = tni_parts_of(function, c, &parts);
+    if (status == TN_OK && !c->allow_nonfinite) status = check_finite(function, &parts);
+    if (status == TN_OK) status = save(function, c, &parts, path);
+    tni_parts_free(&parts);
     tn_scope_end(scope);
     return status;
 }
@@ -172,8 +170,8 @@ tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path)
 
 static tn_status open_checkpoint(tni_safetensors *file, const char *f, const char *path)
 {
-    tn_status status = tni_safetensors_open(file, f, path);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_safetensors_open(file, f, path));
+    tn_status status = TN_OK;
     const char *version = tni_safetensors_string(file, keys[0]);
     if (!version)
         status = bad(file, "not a checkpoint (for a file of weights: tn_load)");

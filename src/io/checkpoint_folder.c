@@ -54,8 +54,7 @@ static tn_status check(const char *function, const char *folder, const char *nam
 
 static int newest_first(const void *a, const void *b)
 {
-    int64_t x = *(const int64_t *)a;
-    int64_t y = *(const int64_t *)b;
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return (x < y) - (x > y);
 }
 
@@ -121,9 +120,8 @@ tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char *folder
     if (c->step < 0 || keep < 0)
         return tni_error(TN_E_INVALID, "%s: step %" PRId64 ", keep %d: want numbers >= 0", __func__,
                          c->step, keep);
-    char file[FILE_SIZE];
+    char file[FILE_SIZE], path[PATH_SIZE];
     file_name(file, name, c->step);
-    char path[PATH_SIZE];
     snprintf(path, sizeof path, "%s/%s", folder, file);
     tni_make_folders(path);
     tn_status status = tni_checkpoint_save(__func__, c, path);

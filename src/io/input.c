@@ -53,14 +53,14 @@ static tn_status fail(const tni_input *in, int error)
 tn_status tni_input_open(tni_input *in, const char *function, const char *path)
 {
     *in = (tni_input){ .function = function, .path = path, .fd = -1 };
-    tn_status status = tni_path_check(function, path);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_path_check(function, path));
     /* non-blocking: a pipe without a writer would block for ever; no effect on regular files */
     TNI_UNINTERRUPTED(in->fd, open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (in->fd < 0) {
         in->error = errno;
         return fail(in, in->error);
     }
+    tn_status status = TN_OK;
     struct stat st;
     if (fstat(in->fd, &st) != 0)
         status = fail(in, errno);
@@ -132,9 +132,9 @@ void tni_bytes_free(tni_bytes *b)
 tn_status tni_bytes_file(tni_bytes *b, const char *function, const char *path, int64_t most)
 {
     tni_input in;
-    tn_status status = tni_input_open(&in, function, path);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_input_open(&in, function, path));
     const size_t n = (size_t)in.size;
+    tn_status status;
     if (in.size > most)
         status = tni_input_bad(&in, "%" PRId64 " bytes: want at most %" PRId64, in.size, most);
     else if (!tni_room(&b->data, &b->capacity, b->n, n + 1, 1))

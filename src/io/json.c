@@ -143,16 +143,14 @@ static char *unescape(tni_json *j, char *to)
 const char *tni_json_string(tni_json *j)
 {
     if (tni_json_kind(j) != '"') return NULL;
-    char *begin = ++j->at;
-    char *to = begin;
+    char *begin = ++j->at, *to = begin;
     while (j->at < j->end && *j->at != '"') {
         size_t n = character((unsigned char *)j->at, (size_t)(j->end - j->at));
         if (n == 0) return wrong(j, "a byte that is not UTF-8"), NULL;
         if ((unsigned char)*j->at < ' ') return wrong(j, "a control character in a string"), NULL;
         if (*j->at == '\\') {
             j->at++;
-            to = unescape(j, to);
-            if (!to) return NULL;
+            if (!(to = unescape(j, to))) return NULL;
             continue;
         }
         if (to != j->at) memmove(to, j->at, n);

@@ -234,29 +234,30 @@ static tn_status not_one(const tni_safetensors *file, uint64_t n)
                n, file->in.size, n >> 32 ? "" : ", or cut off");
 }
 
+static tn_status read_header(tni_safetensors *file)
+{
+    const int64_t size = file->in.size, most = tn_get_file_limits().header_bytes;
+    uint64_t n;
+    if (size < 8) return bad(file, "%" PRId64 " bytes: a safetensors file has at least 8", size);
+    TNI_TRY(tni_input_read(&file->in, 0, &n, sizeof n));
+    if (n < 2 || n > (uint64_t)size - 8) return not_one(file, n);
+    if (n > (uint64_t)most)
+        return bad(file,
+                   "a header of %" PRIu64 " bytes: at most %" PRId64
+                   " are read (tn_set_file_limits)",
+                   n, most);
+    if (!(file->header = tni_alloc((size_t)n))) return tni_pending();
+    file->header_bytes = (size_t)n;
+    TNI_TRY(tni_input_read(&file->in, 8, file->header, (size_t)n));
+    file->data = (int64_t)n + 8;
+    return parse_header(file);
+}
+
 tn_status tni_safetensors_open(tni_safetensors *file, const char *function, const char *path)
 {
     *file = (tni_safetensors){ 0 };
-    tn_status status = tni_input_open(&file->in, function, path);
-    if (status != TN_OK) return status;
-    uint64_t n = 0;
-    if (file->in.size < 8)
-        status = bad(file, "%" PRId64 " bytes: a safetensors file has at least 8", file->in.size);
-    else
-        status = tni_input_read(&file->in, 0, &n, sizeof n);
-    if (status == TN_OK && (n < 2 || n > (uint64_t)file->in.size - 8)) status = not_one(file, n);
-    int64_t most = tn_get_file_limits().header_bytes;
-    if (status == TN_OK && n > (uint64_t)most)
-        status =
-            bad(file,
-                "a header of %" PRIu64 " bytes: at most %" PRId64 " are read (tn_set_file_limits)",
-                n, most);
-    if (status == TN_OK) file->header = tni_alloc((size_t)n);
-    if (file->header) file->header_bytes = (size_t)n;
-    if (status == TN_OK && !file->header) status = tni_pending();
-    if (status == TN_OK) status = tni_input_read(&file->in, 8, file->header, (size_t)n);
-    if (status == TN_OK) file->data = (int64_t)n + 8;
-    if (status == TN_OK) status = parse_header(file);
+    TNI_TRY(tni_input_open(&file->in, function, path));
+    tn_status status = read_header(file);
     if (status != TN_OK) tni_safetensors_close(file);
     return status;
 }

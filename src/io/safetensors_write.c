@@ -30,8 +30,7 @@ static bool is_tie(const item *it)
 
 static int by_layout(const void *a, const void *b)
 {
-    const item *x = a;
-    const item *y = b;
+    const item *x = a, *y = b;
     int d = tni_safetensors_rank(x->tensor->dtype) - tni_safetensors_rank(y->tensor->dtype);
     return d ? d : strcmp(x->name, y->name);
 }
