@@ -22,7 +22,8 @@ static void say(tn_trace *tr, const char *kind, const tni_log_node *node, tni_lo
     va_start(args, format);
     char *text = tni_vtext(format, args);
     va_end(args);
-    char *copy = tni_record_has(tr, text) ? tni_arena_text(&tr->now.arena, text) : NULL;
+    tni_record_ok(tr, text ? TN_OK : TN_E_NOMEM);
+    char *copy = tni_arena_text(&tr->now.arena, text);
     tni_strfree(text);
     tni_log_finding *f = TNI_NEW(&tr->now, findings);
     if (!f) return;

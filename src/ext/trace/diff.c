@@ -39,11 +39,6 @@ static void say_both(diff *d, const char *whose, const char *what, const tni_num
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-static const char *op_name(const tni_log_step *s, size_t i, tni_arena *memory)
-{
-    return tni_log_place(s->nodes[i], memory);
-}
-
 static void compare_op(diff *d, size_t i, size_t j, const char *where)
 {
     const tni_log_node *a = d->a->nodes[i], *b = d->b->nodes[j];
@@ -54,12 +49,6 @@ static void compare_op(diff *d, size_t i, size_t j, const char *where)
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
-
-static const char *tensor_name(const tni_log_step *s, size_t i, tni_arena *memory)
-{
-    (void)memory;
-    return s->ledger[i]->tensor->name;
-}
 
 static const char *state_of_grad(const tni_log_entry *e)
 {
@@ -82,30 +71,36 @@ static void compare_tensor(diff *d, size_t i, size_t j, const char *name)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* Compares what has the same name in both lists: the n-th of a name in a with the n-th in b. */
-static tn_status compare_lists(diff *d, size_t n_a, size_t n_b,
-                               const char *(*name_of)(const tni_log_step *, size_t, tni_arena *),
-                               void (*compare)(diff *d, size_t i, size_t j, const char *name))
+/* Of an op, else of a line of the ledger; NULL: out of memory. */
+static const char *name_of(const tni_log_step *s, bool op, size_t i, tni_arena *memory)
 {
+    return op ? tni_log_place(s->nodes[i], memory) : s->ledger[i]->tensor->name;
+}
+
+/* Compares ops, else tensors, that have the same name: the n-th of a name in a with that in b. */
+static tn_status compare_lists(diff *d, bool ops)
+{
+    const size_t n_a = ops ? d->a->n_nodes : d->a->n_ledger,
+                 n_b = ops ? d->b->n_nodes : d->b->n_ledger;
     tni_arena memory = { 0 };
     tni_map first = { .names = true }; /* name -> the first one in b that was not met, + 1 */
     const char **name = tni_arena_alloc(&memory, n_b * sizeof *name); /* in b; NULL: it was */
     void **next = tni_arena_alloc(&memory, n_b * sizeof *next);       /* in b, of the same name */
     bool ok = name && next;
     for (size_t j = n_b; ok && j-- > 0;) {
-        ok = (name[j] = name_of(d->b, j, &memory)) != NULL;
+        ok = (name[j] = name_of(d->b, ops, j, &memory)) != NULL;
         next[j] = ok ? tni_map_get(&first, name[j]) : NULL;
         ok = ok && tni_map_put(&first, name[j], (void *)(uintptr_t)(j + 1)) >= 0;
     }
     for (size_t i = 0; ok && i < n_a; i++) {
-        const char *mine = name_of(d->a, i, &memory);
+        const char *mine = name_of(d->a, ops, i, &memory);
         size_t j = mine ? (uintptr_t)tni_map_get(&first, mine) : 0;
         ok = mine != NULL;
         if (ok && !j) fprintf(line(d), "%s: only in a\n", mine);
         if (!j) continue;
         tni_map_put(&first, mine, next[j - 1]);
         name[j - 1] = NULL;
-        compare(d, i, j - 1, mine);
+        (ops ? compare_op : compare_tensor)(d, i, j - 1, mine);
     }
     for (size_t j = 0; ok && j < n_b; j++)
         if (name[j]) fprintf(line(d), "%s: only in b\n", name[j]);
@@ -126,8 +121,8 @@ tn_status tn_trace_diff(FILE *file, const tn_trace *a, const tn_trace *b)
         d.step++;
         if (x->training != y->training)
             fputs(x->training ? "a trains, b evaluates\n" : "a evaluates, b trains\n", line(&d));
-        TNI_TRY(compare_lists(&d, x->n_nodes, y->n_nodes, op_name, compare_op));
-        TNI_TRY(compare_lists(&d, x->n_ledger, y->n_ledger, tensor_name, compare_tensor));
+        TNI_TRY(compare_lists(&d, true));
+        TNI_TRY(compare_lists(&d, false));
     }
     if (a->log.n_steps != b->log.n_steps)
         fprintf(file, "%zu steps in a, %zu in b\n", a->log.n_steps, b->log.n_steps);

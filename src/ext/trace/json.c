@@ -34,22 +34,19 @@ static void put_rounded(FILE *file, double x, int digits)
         fprintf(file, isnan(x) ? "\"nan\"" : x > 0 ? "\"inf\"" : "\"-inf\"");
 }
 
-static void put_number(FILE *file, double x)
-{
-    put_rounded(file, x, 9);
-}
-
 static void put_numbers(FILE *o, const tni_numbers *v);
+static void put_hooks(FILE *o, const tni_log_hooks *hooks);
 
 static void put_item(FILE *file, char code, va_list *args)
 {
+    const tni_log_in *in;
     const int *id;
     switch (code) {
     case 'i': fprintf(file, "%d", va_arg(*args, int)); break;
     case 'z': fprintf(file, "%zu", va_arg(*args, size_t)); break;
     case 'l': fprintf(file, "%" PRId64, va_arg(*args, int64_t)); break;
     case 'x': fprintf(file, "\"%016" PRIx64 "\"", va_arg(*args, uint64_t)); break;
-    case 'g': put_number(file, va_arg(*args, double)); break;
+    case 'g': put_rounded(file, va_arg(*args, double), 9); break;
     case 'b': fputs(va_arg(*args, int) ? "true" : "false", file); break;
     case 'w': fputs(va_arg(*args, const char *), file); break;
     case 's': put_text(file, va_arg(*args, const char *)); break;
@@ -60,6 +57,11 @@ static void put_item(FILE *file, char code, va_list *args)
         id = va_arg(*args, const void *);
         fprintf(file, id ? "%d" : "null", id ? *id : 0);
         break;
+    case 'f':
+        in = va_arg(*args, const tni_log_in *);
+        fprintf(file, in->node ? "%d" : "\"t%d\"", in->node ? in->node->id : in->tensor->id);
+        break;
+    case 'k': put_hooks(file, va_arg(*args, const tni_log_hooks *)); break;
     case ',': fputs(va_arg(*args, size_t) ? "," : "", file); break;
     }
 }
@@ -69,6 +71,7 @@ static void put_item(FILE *file, char code, va_list *args)
  *     i int    z size_t    l int64_t    x uint64_t as a string    g double    b bool
  *     w text as it is      s text as a string; NULL: null         t id of a tensor
  *     n id of a node or call, its first field; NULL: null         v numbers    h shape
+ *     f what an input comes from, the id of an op or tensor       k hooks, a field if there are any
  *     , size_t: a comma unless it is 0 */
 static void write_form(FILE *o, const char *form, ...)
 {
@@ -173,15 +176,6 @@ static void put_call(FILE *o, const void *item)
     write_form(o, "]}");
 }
 
-/* The op or tensor that an input is. */
-static void put_source(FILE *o, const tni_log_in *in)
-{
-    if (in->node)
-        write_form(o, "%n", in->node);
-    else
-        write_form(o, "%t", in->tensor);
-}
-
 static void put_in(FILE *o, const tni_log_node *n, int i)
 {
     const tni_log_in *in = &n->in[i];
@@ -189,10 +183,9 @@ static void put_in(FILE *o, const tni_log_node *n, int i)
         write_form(o, "null");
         return;
     }
-    write_form(o, "{'name':%s,'from':", tni_log_name(n, i).s);
-    put_source(o, in);
-    write_form(o, ",'output':%i,'shape':%h,'dtype':'%w','gradient':%b", in->output, &in->shape,
-               tn_dtype_name(in->dtype), in->gradient);
+    write_form(o, "{'name':%s,'from':%f,'output':%i,'shape':%h,'dtype':'%w','gradient':%b",
+               tni_log_name(n, i).s, in, in->output, &in->shape, tn_dtype_name(in->dtype),
+               in->gradient);
     write_form(o, in->value.known ? ",'value':%v}" : "}", &in->value);
 }
 
@@ -224,7 +217,6 @@ static void put_node(FILE *o, const void *item)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* ,"hooks":[...]; nothing if there are none */
 static void put_hooks(FILE *o, const tni_log_hooks *hooks)
 {
     for (size_t k = 0; k < hooks->n_hook; k++) {
@@ -245,9 +237,7 @@ static void put_incoming(FILE *o, const tni_log_back *b)
         for (size_t k = 0; k < in->n_adds; k++)
             write_form(o, "%,{'from':%n,'in':%i}", k, in->adds[k] ? in->adds[k]->back->node : NULL,
                        in->adds[k] ? in->adds[k]->in : 0);
-        write_form(o, "]");
-        put_hooks(o, &in->hooks);
-        write_form(o, "}");
+        write_form(o, "]%k}", &in->hooks);
     }
 }
 
@@ -255,12 +245,9 @@ static void put_shares(FILE *o, const tni_log_back *b)
 {
     for (size_t i = 0; i < b->n_shares; i++) {
         const tni_log_share *s = &b->shares[i];
-        write_form(o, "%,{'in':%i,'to':", i, s->in);
-        put_source(o, &b->node->in[s->in]);
-        write_form(o, s->reduced ? ",'value':%v,'reduced_from':%h" : ",'value':%v", &s->value,
-                   &s->from);
-        put_hooks(o, &s->hooks);
-        write_form(o, "}");
+        write_form(o, "%,{'in':%i,'to':%f,'value':%v", i, s->in, &b->node->in[s->in], &s->value);
+        if (s->reduced) write_form(o, ",'reduced_from':%h", &s->from);
+        write_form(o, "%k}", &s->hooks);
     }
 }
 

@@ -102,7 +102,7 @@ static void begins(tni_watcher *self, const tni_pass *pass)
     if (!tr) return;
     if (!tr->pass) tni_record_open(tr);
     tni_record_pass *p = tni_calloc(sizeof *p);
-    if (!tni_record_has(tr, p)) return;
+    if (!tni_record_ok(tr, p ? TN_OK : TN_E_NOMEM)) return;
     *p = (tni_record_pass){ .outer = tr->pass, .pass = pass, .noted = TNI_NEW(&tr->now, passes) };
     if (p->outer) p->outer->disturbed = true;
     tr->pass = p;

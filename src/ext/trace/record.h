@@ -77,11 +77,6 @@ static inline bool tni_record_ok(tn_trace *tr, tn_status status)
     if (tr->failed == TN_OK) tr->failed = status;
     return status == TN_OK;
 }
-/* The same where memory was asked for. */
-static inline bool tni_record_has(tn_trace *tr, const void *memory)
-{
-    return tni_record_ok(tr, memory ? TN_OK : TN_E_NOMEM);
-}
 static inline void tni_record_put(tn_trace *tr, tni_map *map, const void *key, const void *value)
 {
     int put = tni_map_put(map, key, (void *)(uintptr_t)value);

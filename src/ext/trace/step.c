@@ -35,11 +35,28 @@ static const tni_log_tensor *register_entry(tn_trace *tr, const tn_entry *e)
     return t;
 }
 
-typedef void moment(tn_trace *tr, tni_log_entry *line, const tn_tensor *t);
+/* Notes a leaf's gradient, unless that is done already. */
+static void note_grad(tn_trace *tr, const tn_tensor *leaf, tni_numbers *v)
+{
+    tn_tensor *grad = tni_grad_of(leaf);
+    if (grad && !v->known) tni_record_numbers(tr, v, grad);
+}
 
-/* Looks at each parameter and buffer that the model has by now, and notes (NULL: nothing) what it
+typedef enum moment { NEVER, START, FORWARD, STEP } moment;
+
+static void note_entry(tn_trace *tr, tni_log_entry *line, const tn_tensor *t, moment now)
+{
+    tni_numbers *const to[] = { NULL, &line->start, &line->forward, &line->step };
+    tni_record_numbers(tr, to[now], t);
+    if (now == STEP) note_grad(tr, t, &line->grad);
+    if (now != FORWARD) return;
+    line->early |= line->late;
+    line->late = 0;
+}
+
+/* Looks at each parameter and buffer that the model has by now, and notes (unless never) what it
  * holds in its line. */
-static void each_entry(tn_trace *tr, moment *note)
+static void each_entry(tn_trace *tr, moment now)
 {
     if (!tr->model || tr->failed != TN_OK) return;
     tni_map_free(&tr->storages);
@@ -49,44 +66,19 @@ static void each_entry(tn_trace *tr, moment *note)
     for (int k = 0; k < 2; k++)
         for (int i = 0; tr->failed == TN_OK && i < list[k]->n; i++) {
             const tni_log_tensor *t = register_entry(tr, &list[k]->entry[i]);
-            if (!t || !note) continue;
+            if (!t || now == NEVER) continue;
             tni_log_entry *line = tni_log_line(&tr->now, t);
             if (!line && (line = TNI_NEW(&tr->now, ledger))) line->tensor = t;
-            if (line) note(tr, line, list[k]->entry[i].tensor);
+            if (line) note_entry(tr, line, list[k]->entry[i].tensor, now);
         }
     tn_scope_end(scope);
 }
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
-static void note_start(tn_trace *tr, tni_log_entry *line, const tn_tensor *t)
-{
-    tni_record_numbers(tr, &line->start, t);
-}
-
-static void note_forward(tn_trace *tr, tni_log_entry *line, const tn_tensor *t)
-{
-    line->early |= line->late;
-    line->late = 0;
-    tni_record_numbers(tr, &line->forward, t);
-}
-
-/* Notes a leaf's gradient, unless that is done already. */
-static void note_grad(tn_trace *tr, const tn_tensor *leaf, tni_numbers *v)
-{
-    tn_tensor *grad = tni_grad_of(leaf);
-    if (grad && !v->known) tni_record_numbers(tr, v, grad);
-}
-
-static void note_step(tn_trace *tr, tni_log_entry *line, const tn_tensor *t)
-{
-    tni_record_numbers(tr, &line->step, t);
-    note_grad(tr, t, &line->grad);
-}
-
 void tni_record_registered(tn_trace *tr, bool forward)
 {
-    each_entry(tr, forward ? note_forward : NULL);
+    each_entry(tr, forward ? FORWARD : NEVER);
 }
 
 void tni_record_written(tn_trace *tr, const tni_log_tensor *tensor, unsigned by)
@@ -126,7 +118,7 @@ void tni_record_open(tn_trace *tr)
     tni_record_close(tr);
     tr->over = false;
     tr->now.open = true;
-    each_entry(tr, tr->late ? NULL : note_start);
+    each_entry(tr, tr->late ? NEVER : START);
 }
 
 static int by_sequence(const void *a, const void *b)
@@ -176,7 +168,7 @@ void tni_record_close(tn_trace *tr)
     tni_log_step *s = &tr->now;
     tni_log *log = &tr->log;
     if (s->n_passes || s->n_updates) {
-        if (!s->stepped) each_entry(tr, note_step);
+        if (!s->stepped) each_entry(tr, STEP);
         sort_nodes(s);
         drop_sites(s);
         sort_calls(s);
@@ -231,7 +223,7 @@ static void stepped(tni_watcher *self, tn_optim *opt)
     for (int i = 0; k < s->n_updates && i < opt->n; i++)
         if (s->updates[k]->tensor == tni_map_get(&tr->known, opt->param[i].tensor))
             tni_record_numbers(tr, &s->updates[k++]->after, opt->param[i].tensor);
-    each_entry(tr, note_step);
+    each_entry(tr, STEP);
 }
 
 static void clipped(tni_watcher *self, double norm, double limit, double factor)
