@@ -14,9 +14,9 @@ const TABS = { picture: ['Picture', () => (isPlane() ? planePanel() : setup.data
 
 function renderTabs() {
     const name = isPlane() ? 'Decision surface' : setup.data === 'digits' ? 'Draw a digit' : 'Text and attention';
-    fill($('tabs'), Object.entries(TABS).map(([key, [label]]) => make('button', { type: 'button', role: 'tab', id: 'tab-' + key,
-        'aria-selected': String(app.tab === key), 'aria-controls': 'picture', tabindex: app.tab === key ? 0 : -1,
-        onclick: () => showTab(key) }, key === 'picture' ? name : label)));
+    fill($('tabs'), Object.entries(TABS).map(([key, [label]]) => button(key === 'picture' ? name : label, () => showTab(key),
+        { role: 'tab', id: 'tab-' + key, 'aria-selected': String(app.tab === key), 'aria-controls': 'picture',
+            tabindex: app.tab === key ? 0 : -1 })));
 }
 
 function showTab(key) {
@@ -41,9 +41,7 @@ const evaluateLine = () => ({ digits: 'evaluate 128', text: 'evaluate 8' }[setup
 function evaluate() {
     const from = performance.now();
     if (tell(evaluateLine())) return;
-    const { curves } = app, step = number('step');
-    for (const [key, name] of [['train', 'train_loss'], ['test', 'test_loss'], ['trainRight', 'train_accuracy'], ['testRight', 'test_accuracy']])
-        curves[key].add(step, number(name));
+    readCurves();
     app.evaluateMs = performance.now() - from;
     redraw();
 }
@@ -75,7 +73,7 @@ function train(ms, n = Infinity) {
 }
 
 function drawCharts() {
-    const { curves } = app, right = (x) => percent(x);
+    const { curves } = app;
     const parts = app.series.filter((s) => s.curve.x.length > 1);
     const loss = parts.length ? parts
         : [{ curve: curves.batch, colour: 'muted', faint: true, label: 'batch' },
@@ -84,9 +82,9 @@ function drawCharts() {
     const accuracy = [{ curve: curves.trainRight, colour: 'forward', label: 'train' },
         { curve: curves.testRight, colour: 'backward', label: 'test', dashed: true }];
     drawChart($('loss'), loss, null);
-    drawChart($('accuracy'), accuracy, [0, 1], right);
+    drawChart($('accuracy'), accuracy, [0, 1], percent);
     fill($('loss-note'), make('b', 'loss '), chartNote(loss, digits));
-    fill($('accuracy-note'), make('b', 'accuracy '), chartNote(accuracy, right));
+    fill($('accuracy-note'), make('b', 'accuracy '), chartNote(accuracy, percent));
 }
 
 function drawFigures() {
@@ -158,20 +156,19 @@ function run() {
     stopSlow();
     trouble('');
     if (app.tab === 'step') showTab('picture');
-    app.running = true;
-    shownRunning();
+    setRunning(true);
 }
 
 function pause() {
     if (app.running && engine) evaluate();
-    app.running = false;
-    shownRunning();
+    setRunning(false);
     redraw();
 }
 
-function shownRunning() {
-    $('run').textContent = app.running ? '❚❚ Pause' : '▶ Run';
-    $('run').classList.toggle('on', app.running);
+function setRunning(on) {
+    app.running = on;
+    $('run').textContent = on ? '❚❚ Pause' : '▶ Run';
+    $('run').classList.toggle('on', on);
 }
 
 function oneStep() {
@@ -188,14 +185,9 @@ function forgetColours() {
     redraw();
 }
 
-function switchTheme() {
-    const { style } = document.documentElement, dark = matchMedia('(prefers-color-scheme: dark)').matches;
-    style.colorScheme = (style.colorScheme || (dark ? 'dark' : 'light')) === 'dark' ? 'light' : 'dark';
-    forgetColours();
-}
-
 const KEYS = {
-    ' ': toggleRun, s: oneStep, m: toggleSlow, r: () => restart(), l: () => toggleLessons(), d: switchTheme,
+    ' ': toggleRun, s: oneStep, m: toggleSlow, r: () => restart(), l: () => toggleLessons(),
+    d: () => (switchTheme(), forgetColours()),
     ArrowRight: slowOn, '?': () => $('help').showModal(),
     ...Object.fromEntries(DATA.map((d, i) => [String(i + 1), () => chooseData(d)])),
 };
@@ -203,19 +195,12 @@ const KEYS = {
 function onKey(event) {
     const { target, key } = event;
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector('dialog[open]')) return;
-    if (target.closest('[role=tablist]') && ['ArrowLeft', 'ArrowRight'].includes(key)) return tabKeys(event);
+    if (target.closest('[role=tablist]') && tabKeys(event)) return;
     if (target.matches('input, select, textarea') && !['Escape', '?'].includes(key)) return;
     if (target.matches('button, summary') && [' ', 'Enter'].includes(key)) return;
     if (!KEYS[key] || !engine) return;
     event.preventDefault();
     KEYS[key]();
-}
-
-function tabKeys(event) {
-    const tabs = [...$('tabs').children], by = event.key === 'ArrowRight' ? 1 : tabs.length - 1;
-    event.preventDefault();
-    tabs[(tabs.indexOf(event.target) + by) % tabs.length].click();
-    $('tabs').querySelector('[aria-selected=true]').focus();
 }
 
 function firstPaint() {
@@ -224,7 +209,7 @@ function firstPaint() {
     app.curves = newCurves();
     setup.layers = [...PRESETS.spirals];
     for (const [id, action] of [['run', toggleRun], ['one', oneStep], ['slow', toggleSlow], ['again', () => restart()],
-        ['lessons', () => toggleLessons()], ['theme', switchTheme], ['keys', KEYS['?']]]) $(id).addEventListener('click', action);
+        ['lessons', () => toggleLessons()], ['theme', KEYS.d], ['keys', KEYS['?']]]) $(id).addEventListener('click', action);
     renderKnobs();
     renderTabs();
     drawCharts();

@@ -32,6 +32,14 @@ class Curve {
     }
 }
 
+/* What is judged now and then, by the engine's names; the curves of a model. */
+const JUDGED = { train: 'train_loss', test: 'test_loss', trainRight: 'train_accuracy', testRight: 'test_accuracy' };
+const newCurves = () => Object.fromEntries(['batch', ...Object.keys(JUDGED)].map((key) => [key, new Curve()]));
+
+function readCurves() {
+    for (const [key, name] of Object.entries(JUDGED)) app.curves[key].add(number('step'), number(name));
+}
+
 /* A CSS variable's colour, resolved; canvases know no variables. */
 const colours = {};
 
@@ -57,13 +65,14 @@ function sizeOf(canvas) {
 
 const forgetSizes = () => (sizes.known = new WeakMap());
 
+function setPixels(canvas, width, height) {
+    if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
+}
+
 /* A canvas's context, as many pixels as the screen has for it. */
 function context(canvas) {
     const dpr = Math.min(2, devicePixelRatio || 1), { w, h } = sizeOf(canvas);
-    if (canvas.width !== Math.round(w * dpr) || canvas.height !== Math.round(h * dpr)) {
-        canvas.width = Math.round(w * dpr);
-        canvas.height = Math.round(h * dpr);
-    }
+    setPixels(canvas, Math.round(w * dpr), Math.round(h * dpr));
     const c = canvas.getContext('2d');
     c.setTransform(dpr, 0, 0, dpr, 0, 0);
     c.clearRect(0, 0, w, h);
@@ -100,10 +109,7 @@ function frame(c, w, h, mostX, [low, high], asText) {
     c.lineWidth = 1;
     c.textAlign = 'right';
     for (const t of ticks(low, high)) {
-        c.beginPath();
-        c.moveTo(left, Math.round(py(t)) + 0.5);
-        c.lineTo(right, Math.round(py(t)) + 0.5);
-        c.stroke();
+        c.stroke(new Path2D(`M${left},${Math.round(py(t)) + 0.5}H${right}`));
         c.fillText(asText(t), left - 5, py(t) + 4);
     }
     c.textAlign = 'center';

@@ -3,11 +3,6 @@
  * every lesson says a line, and the page's own copy of the set-up follows from the lines said.
  */
 
-/* Writes a text only where it is another one. */
-function put(e, text) {
-    if (e.textContent !== text) e.textContent = text;
-}
-
 /* A number in three digits, a count whole; what there is none of is a dash. */
 const digits = (x, many = 3) => (!isThere(x) || Number.isNaN(x) ? '–'
     : Number.isInteger(x) && Math.abs(x) < 1e6 ? String(x).replace('-', '−') : rounded(x, many));
@@ -28,8 +23,6 @@ function values(what) {
 }
 
 const kept = (what) => values(what)?.slice() || null;
-
-const bytesOf = (id) => Uint8Array.from(atob($(id).textContent.trim()), (c) => c.charCodeAt(0));
 
 /* Puts the digits or the text where the engine reads them. */
 function give(bytes) {

@@ -76,7 +76,6 @@ function digitPanel() {
         'aria-label': 'A pad of 8 by 8: arrows move, Enter puts ink', onfocus: redraw, onblur: redraw,
         ...Object.fromEntries(['pointerdown', 'pointermove', 'pointerup'].map((e) => ['on' + e, padPointer])) });
     const bars = make('div.bars', { 'aria-label': 'Probability of each class' });
-    const button = (label, action) => make('button', { type: 'button', onclick: action }, label);
     if (!pad.ink.some((v) => v)) nextExample();
     return {
         nodes: [make('div.sides', make('div', canvas, make('p.row', button('Clear', () => (pad.ink.fill(0), redraw())),
@@ -136,14 +135,14 @@ function textPanel() {
         buttons.forEach((b, k) => b.setAttribute('aria-pressed', String(k === i)));
         redraw();
     };
-    const buttons = heads.map(({ canvas, layer, head }, i) => make('button', { type: 'button', 'aria-pressed': String(i === 0),
-        'aria-label': `Layer ${layer}, head ${head}`, onclick: () => choose(i) }, canvas, `head ${head}`));
+    const buttons = heads.map(({ canvas, layer, head }, i) => button([canvas, `head ${head}`], () => choose(i),
+        { 'aria-pressed': String(i === 0), 'aria-label': `Layer ${layer}, head ${head}` }));
     const write = () => {
         written = performance.now();
         out.textContent = text(`sample ${SAMPLE}`) || '–';
     };
     return {
-        nodes: [make('h3', 'The model writes ', make('button', { type: 'button', onclick: write }, 'again')), out,
+        nodes: [make('h3', 'The model writes ', button('again', write)), out,
             make('h3', 'Attention: each row’s character looks back at the columns’'),
             make('div.sides', large, make('div.heads', buttons))],
         draw: () => {

@@ -23,8 +23,6 @@ function trouble(wrong) {
     return Boolean(wrong);
 }
 
-const newCurves = () => Object.fromEntries(['batch', 'train', 'test', 'trainRight', 'testRight'].map((k) => [k, new Curve()]));
-
 /* After `build`: everything that is shown of a model is made anew. */
 function built() {
     plane.train = null;
@@ -68,8 +66,8 @@ function chooseData(data) {
 }
 
 function renderKnobs() {
-    fill($('data'), DATA.map((d, i) => make('button', { type: 'button', role: 'radio', title: `${d} (${i + 1})`,
-        'aria-checked': String(setup.data === d), onclick: () => chooseData(d) }, d === 'points' ? 'my points' : d)));
+    fill($('data'), DATA.map((d, i) => button(d === 'points' ? 'my points' : d, () => chooseData(d),
+        { role: 'radio', title: `${d} (${i + 1})`, 'aria-checked': String(setup.data === d) })));
     const line = (label, ...nodes) => make('label.knob', make('span', label), nodes);
     const say = (word) => (v) => trouble(tell(`${word} ${v}`));
     const amount = (label, word, key, more) => line(label, make('input', { type: 'number', value: setup[key], min: 0, step: 'any',

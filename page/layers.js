@@ -57,8 +57,8 @@ const IMAGE_MOST = 8192;
 function slotChip(slot) {
     const isParameter = slot.kind === 'parameter', image = make('canvas.weights', { role: 'img', 'aria-label': slot.name });
     const told = make('span.note', make('span'), make('span.slope')), columns = columnsOf(slot.shape);
-    const button = !isParameter && make('button', { type: 'button', onclick: () => handOver(slot.name),
-        'aria-label': `Hand ${slot.name} to the optimizer` }, 'hand it to the optimizer');
+    const give = !isParameter && button('hand it to the optimizer', () => handOver(slot.name),
+        { 'aria-label': `Hand ${slot.name} to the optimizer` });
     const draw = () => {
         const x = values('slot ' + slot.name);
         if (!x) return;
@@ -68,7 +68,7 @@ function slotChip(slot) {
         if (isParameter) put(told.lastChild, ` ∇ ${digits(grad)}`);
     };
     return { draw, node: make(`div.chip.${isParameter ? 'parameter' : 'buffer'}`, image,
-        make('div', make('b', slot.name.split(/(?<=[._])/).flatMap((part) => [part, make('wbr')])), make('span.shape', `[${slot.shape}]`), make('br'), told), button) };
+        make('div', make('b', slot.name.split(/(?<=[._])/).flatMap((part) => [part, make('wbr')])), make('span.shape', `[${slot.shape}]`), make('br'), told), give) };
 }
 
 /* What the library says to an optimizer that is given a buffer. */

@@ -661,52 +661,47 @@ int live_count(void)
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-static size_t add(size_t at, const char *format, ...)
+static void put_shape(FILE *to, const tn_tensor *t)
 {
-    va_list arguments;
-    va_start(arguments, format);
-    int n = vsnprintf(text + at, TEXT - at, format, arguments);
-    va_end(arguments);
-    return n < 0 || at + (size_t)n >= TEXT ? TEXT - 1 : at + (size_t)n;
-}
-
-static size_t add_shape(size_t at, const tn_tensor *t)
-{
-    at = add(at, "\"shape\": [");
+    fprintf(to, "\"shape\": [");
     for (int i = 0; t && i < tn_rank(t); i++)
-        at = add(at, "%s%lld", i ? ", " : "", (long long)tn_size(t, i));
-    return add(at, "]");
+        fprintf(to, "%s%lld", i ? ", " : "", (long long)tn_size(t, i));
+    fputc(']', to);
 }
 
-static size_t add_slots(size_t at, const tn_list *list)
+static void put_slots(FILE *to, const tn_list *list, const char *comma)
 {
-    for (int i = 0; i < list->n; i++) {
+    for (int i = 0; i < list->n; i++, comma = ", ") {
         const tn_entry *e = &list->entry[i];
-        at = add(at, "%s{\"name\": \"%s\", ", at > 1 && text[at - 1] == '}' ? ", " : "", e->name);
-        at = add_shape(at, e->tensor);
-        at = add(at, ", \"kind\": \"%s\", \"role\": \"%s\", \"trained\": %s, \"layer\": %d}",
-                 e->kind == TN_PARAMETER ? "parameter" : "buffer", tn_role_name(e->role),
-                 tn_requires_grad(e->tensor) ? "true" : "false", atoi(e->name));
+        fprintf(to, "%s{\"name\": \"%s\", ", comma, e->name);
+        put_shape(to, e->tensor);
+        fprintf(to, ", \"kind\": \"%s\", \"role\": \"%s\", \"trained\": %s, \"layer\": %d}",
+                e->kind == TN_PARAMETER ? "parameter" : "buffer", tn_role_name(e->role),
+                tn_requires_grad(e->tensor) ? "true" : "false", atoi(e->name));
     }
-    return at;
 }
 
 static const char *describe(void)
 {
-    size_t at = add(0, "{\"layers\": [");
+    FILE *to = fmemopen(text, TEXT, "w");
+    if (!to) return "";
+    fprintf(to, "{\"layers\": [");
     for (int i = 0; live.model.net && i < live.model.n; i++) {
-        at = add(at, "%s{\"kind\": \"%s\", \"name\": \"%d\", \"frozen\": %s, ", i ? ", " : "",
-                 live.model.layer[i].kind, i,
-                 tn_module_frozen(tn_module_child(live.model.net, i)) ? "true" : "false");
-        at = add(add_shape(at, live.model.act[i]), "}");
+        fprintf(to, "%s{\"kind\": \"%s\", \"name\": \"%d\", \"frozen\": %s, ", i ? ", " : "",
+                live.model.layer[i].kind, i,
+                tn_module_frozen(tn_module_child(live.model.net, i)) ? "true" : "false");
+        put_shape(to, live.model.act[i]);
+        fputc('}', to);
     }
-    at = add(at, "], \"slots\": [");
+    fprintf(to, "], \"slots\": [");
     if (live.model.net) {
         tn_walk_options all = { .keep_duplicates = true };
-        at = add_slots(at, tn_parameters_with(live.model.net, all));
-        at = add_slots(at, tn_buffers_with(live.model.net, all));
+        const tn_list *parameters = tn_parameters_with(live.model.net, all);
+        put_slots(to, parameters, "");
+        put_slots(to, tn_buffers_with(live.model.net, all), parameters->n ? ", " : "");
     }
-    add(at, "]}");
+    fprintf(to, "]}");
+    fclose(to);
     return text;
 }
 

@@ -11,10 +11,7 @@ const rgb = (name) => colour(name).match(/[\d.]+/g).slice(0, 3).map(Number);
 /* Numbers as a small picture: of share 0 one colour, of 1 another, of a half the paper's. */
 function tinted(canvas, x, columns, low, high, share) {
     const rows = Math.ceil(x.length / columns);
-    if (canvas.width !== columns || canvas.height !== rows) {
-        canvas.width = columns;
-        canvas.height = rows;
-    }
+    setPixels(canvas, columns, rows);
     const c = canvas.getContext('2d'), image = c.createImageData(columns, rows);
     const a = rgb(low), b = rgb(high), paper = rgb('surface'), bad = rgb('bad');
     for (let i = 0; i < x.length; i++) {
@@ -62,12 +59,7 @@ function drawCursor(c, size) {
     const x = (cursor.x + EDGE) / (2 * EDGE) * size, y = (EDGE - cursor.y) / (2 * EDGE) * size;
     c.strokeStyle = colour('ink');
     c.lineWidth = 1.5;
-    c.beginPath();
-    c.moveTo(x - 9, y);
-    c.lineTo(x + 9, y);
-    c.moveTo(x, y - 9);
-    c.lineTo(x, y + 9);
-    c.stroke();
+    c.stroke(new Path2D(`M${x - 9},${y}h18M${x},${y - 9}v18`));
 }
 
 /* The surface and the points on a canvas. */

@@ -14,7 +14,7 @@ function showChapter(shown) {
 function listLessons() {
     fill($('chapter'), make('h2', 'Lessons'), make('p.note', 'Each sets the stage, asks what you expect, then runs it here.'),
         make('ol.lessons', LESSONS.map((l) => make('li', make('a', { href: '#lesson=' + l.name }, l.title)))),
-        make('p', make('button', { type: 'button', onclick: () => leaveLesson() }, 'Back to the knobs')));
+        make('p', button('Back to the knobs', leaveLesson)));
     showChapter(true);
     $('chapter').querySelector('a').focus();
 }
@@ -88,8 +88,7 @@ function answered(event) {
     fill($('outcome'), make('p.note', 'It runs …'));
     showTab(lesson.show === 'both' ? 'picture' : lesson.show);
     beginPart();
-    app.running = true;
-    shownRunning();
+    setRunning(true);
 }
 
 /* A part's curve is drawn beside those before it. */
@@ -136,11 +135,6 @@ function lessonLine(line) {
     return Boolean(wrong);
 }
 
-function readCurves() {
-    for (const [key, name] of [['train', 'train_loss'], ['test', 'test_loss'], ['trainRight', 'train_accuracy'], ['testRight', 'test_accuracy']])
-        app.curves[key].add(number('step'), number(name));
-}
-
 /* The numbers of a part; what the engine said, if it refused a line. */
 function endPart(said) {
     const l = app.lesson, part = l.lesson.run[l.part];
@@ -180,15 +174,14 @@ function numbersTable(parts, seen) {
 function endLesson() {
     const l = app.lesson, { lesson } = l, { right, told } = verdict(l), next = LESSONS[LESSONS.indexOf(lesson) + 1];
     l.running = false;
-    app.running = false;
-    shownRunning();
+    setRunning(false);
     showTab(lesson.show);
     fill($('outcome'), make(`p.verdict.${right ? 'right' : 'wrong'}`, right ? 'As you said: ' : 'Not so: ', told),
         l.seen.map((s) => s.said && make('p.formula', make('code', s.said))),
         numbersTable(lesson.run, l.seen),
         make('p', lesson.text(l.seen, digits, percent)),
         make('p.row', next && make('a.button', { href: '#lesson=' + next.name }, 'Next: ' + next.title),
-            make('button', { type: 'button', onclick: leaveLesson }, 'Play with this model')));
+            button('Play with this model', leaveLesson)));
     $('outcome').scrollIntoView({ block: 'nearest' });
     redraw();
 }

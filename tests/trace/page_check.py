@@ -128,7 +128,7 @@ class Page:
 
 # ---- what is compressed ---------------------------------------------------------------------------
 
-CODE = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'src', 'ext', 'trace', 'page', 'data.js')
+CODE = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'src', 'ext', 'trace', 'page')
 
 UNPACKED = """(async () => { %s
     const plain = (k, v) => typeof v !== 'number' ? v : Object.is(v, -0) ? '-0'
@@ -170,8 +170,10 @@ def unlike(a, b, at='', scale=0.0):
 
 def unpacking(page):
     """All that the page unpacks, against the account."""
-    with open(CODE, encoding='utf-8') as file:
-        code = file.read().split('/* ---- numbers and words')[0]
+    code = ''
+    for name in ('elements.js', 'data.js'):
+        with open(os.path.join(CODE, name), encoding='utf-8') as file:
+            code += file.read().split('/* ---- numbers and words')[0]
     page.open()
     packed = json.loads(page.tab.js(UNPACKED % code), parse_int=whole)
     check(f'{page.name}: as many traces', len(packed) == len(page.traces))

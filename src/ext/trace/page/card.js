@@ -15,8 +15,6 @@ const note = (...content) => make('div.note', content);
 const paragraph = (...content) => make('p', content);
 const section = (cls, title, ...content) =>
     make('section', { class: cls }, make('h3', title), content);
-const button = (content, action, more) =>
-    make('button', { type: 'button', onclick: action, ...more }, content);
 /* "a, b, c" of elements */
 const listed = (parts) => parts.map((part, i) => [i ? ', ' : '', part]);
 

@@ -11,10 +11,8 @@
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-const NOT_FINITE = { nan: NaN, inf: Infinity, '-inf': -Infinity };
-
-/* A number of an account; those that are not finite are strings in JSON. */
-const number = (x) => (typeof x === 'string' ? NOT_FINITE[x] : x);
+/* A number of an account; those that are not finite are the strings "nan", "inf" and "-inf". */
+const number = (x) => (typeof x === 'string' ? Number(x.replace('inf', 'Infinity')) : x);
 
 /* Makes numbers of all that stand for one in what JSON gave, and puts what was told before, `all`
  * so far, in the place of { same }; a function for JSON.parse takes thrice the time. */
@@ -40,10 +38,8 @@ function reviveNumbers(x) {
 
 /* The traces of the page, which are compressed. */
 async function readTraces() {
-    const packed = atob(document.getElementById('traces').textContent);
-    const bytes = new Uint8Array(packed.length);
-    for (let i = 0; i < packed.length; i++) bytes[i] = packed.charCodeAt(i);
-    const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate'));
+    const packed = new Blob([bytesOf('traces')]).stream();
+    const unpacked = packed.pipeThrough(new DecompressionStream('deflate'));
     const found = await new Response(unpacked).json();
     for (const trace of found) revive(trace, []);
     return found;

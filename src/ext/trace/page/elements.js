@@ -1,5 +1,5 @@
 /*
- * elements.js - elements and numbers, for this page and the live one (page/).
+ * elements.js - elements, numbers, tabs and colours, for this page and the live one (page/).
  */
 'use strict';
 
@@ -26,6 +26,37 @@ function make(kind, ...parts) {
 function fill(e, ...children) {
     e.replaceChildren(...children.flat(Infinity).filter((x) => isThere(x) && x !== ''));
     return e;
+}
+
+const button = (content, action, more) =>
+    make('button', { type: 'button', onclick: action, ...more }, content);
+
+/* Writes a text only where it is another one. */
+function put(e, text) {
+    if (e.textContent !== text) e.textContent = text;
+}
+
+/* What an element of the page holds in base64; Uint8Array.from is slower. */
+function bytesOf(id) {
+    const packed = atob($(id).textContent), bytes = new Uint8Array(packed.length);
+    for (let i = 0; i < packed.length; i++) bytes[i] = packed.charCodeAt(i);
+    return bytes;
+}
+
+/* The arrow keys move between tabs. */
+function tabKeys(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], tabs = [...$('tabs').children];
+    if (!step) return false;
+    event.preventDefault();
+    tabs[(tabs.indexOf(event.target) + step + tabs.length) % tabs.length].click();
+    $('tabs').querySelector('[aria-selected=true]').focus();
+    return true;
+}
+
+function switchTheme() {
+    const { style } = document.documentElement;
+    const preferred = matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light';
+    style.colorScheme = (style.colorScheme || preferred) === 'dark' ? 'light' : 'dark';
 }
 
 /* A number to so many digits, with a real minus. */

@@ -244,13 +244,9 @@ function paint() {
         group.setAttribute('tabindex', item.key === entry ? 0 : -1);
         if (!item.node && !item.tensor) continue;
         const { shape } = item.tensor || item.node.out[0];
-        setText(group.querySelector('.value'), normText('', valueText(g, item, done), shape));
-        setText(group.querySelector('.slope'), normText('∂', gradientText(g, item, done), shape));
+        put(group.querySelector('.value'), normText('', valueText(g, item, done), shape));
+        put(group.querySelector('.slope'), normText('∂', gradientText(g, item, done), shape));
     }
-}
-
-function setText(e, text) {
-    if (e.textContent !== text) e.textContent = text;
 }
 
 /* The item in the drawing that is chosen, else current, else the first op. */

@@ -245,16 +245,6 @@ function onKey(event) {
     action();
 }
 
-/* The arrow keys move between tabs. */
-function tabKeys(event) {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], tabs = [...$('tabs').children];
-    if (!step) return false;
-    event.preventDefault();
-    tabs[(tabs.indexOf(event.target) + step + tabs.length) % tabs.length].click();
-    $('tabs').querySelector('[aria-selected=true]').focus();
-    return true;
-}
-
 /* A click or Enter on an item: a box folds or unfolds, anything else is chosen. */
 function activate(element) {
     if (!element) return;
@@ -264,12 +254,6 @@ function activate(element) {
     if (item.kind === 'box') return toggleFold(key);
     render();
     focusItem(key);
-}
-
-function switchTheme() {
-    const { style } = document.documentElement;
-    const preferred = matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light';
-    style.colorScheme = (style.colorScheme || preferred) === 'dark' ? 'light' : 'dark';
 }
 
 /* ---- paper ----------------------------------------------------------------------------------- */
