@@ -175,8 +175,7 @@ function jumps(g, node) {
     const [back] = g.backwardOf.get(node.id);
     const to = (phase, i) =>
         button(`Go to its ${phase}`, () => go(placeOf({ s: position().s, phase, i })));
-    return make('p.jumps', to('forward', node.id),
-        back !== undefined && to('backward', back));
+    return make('p.jumps', to('forward', node.id), back !== undefined && to('backward', back));
 }
 
 const FACTS = {
@@ -226,7 +225,7 @@ function boxCard(g, call) {
     const written = call.writes.map((id) => linkToSource(g, id));
     const fold = () => toggleFold('c' + call.id);
     return [make('h2', callTitle(call)),
-        paragraph(`A module. In this call: ${plural(g.ops.get(call.id) || 0, 'op')}. It holds `,
+        paragraph(`A module. In this call: ${plural(g.ops.get(call.id).length, 'op')}. It holds `,
             `${plural(parameters.length, 'parameter')} with ${plural(numbers, 'number')}, `,
             `and ${plural(own.length - parameters.length, 'buffer')}.`),
         written.length > 0 && paragraph('Forward changed ', listed(written), '.'),

@@ -29,8 +29,7 @@ function revive(x, all) {
 }
 
 function reviveNumbers(x) {
-    for (const key of ['norm', 'min', 'max', 'mean'])
-        if (typeof x[key] === 'string') x[key] = number(x[key]);
+    for (const key of ['norm', 'min', 'max', 'mean']) x[key] = number(x[key]);
     if (x.values && (x.nan || x.inf)) x.values = x.values.map(number);
     if (x.picture?.values && (x.nan || x.inf)) x.picture.values = x.picture.values.map(number);
     return x;
@@ -120,7 +119,7 @@ function placeTensors(step, g) {
         }));
     for (const call of step.calls)
         for (const t of call.writes) {
-            const last = g.lastIn.get(call.id) ?? -1;
+            const last = g.ops.get(call.id).at(-1) ?? -1;
             g.writes.push({ tensor: t, at: last });
             g.writtenAt.set(t, last);
             if (!g.home.has(t)) g.home.set(t, { call: call.id, at: last + 0.5 });
@@ -147,18 +146,13 @@ function graphOf(trace, s) {
         step, trace,
         node: new Map(step.nodes.map((n) => [n.id, n])),
         call: new Map(step.calls.map((c) => [c.id, c])),
-        ops: new Map(), /* how many ops are in a call, those of inner calls included */
-        firstIn: new Map(), lastIn: new Map(), /* positions in forward of a call's ops */
+        ops: new Lists(), /* where in forward a call's ops are, those of inner calls included */
         readers: new Lists(), home: new Map(), writes: [], writtenAt: new Map(),
         backwardOf: new Lists(), grads: new Lists(), shares: new Lists(), findings: new Lists(),
         ledger: new Map(), updates: new Map(),
     };
     step.nodes.forEach((node, at) => {
-        for (let c = g.call.get(node.call); c; c = g.call.get(c.outer)) {
-            g.ops.set(c.id, (g.ops.get(c.id) || 0) + 1);
-            if (!g.firstIn.has(c.id)) g.firstIn.set(c.id, at);
-            g.lastIn.set(c.id, at);
-        }
+        for (let c = g.call.get(node.call); c; c = g.call.get(c.outer)) g.ops.add(c.id, at);
     });
     placeTensors(step, g);
     indexBackward(step, g);

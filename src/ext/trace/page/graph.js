@@ -56,8 +56,7 @@ function valueText(g, { key, node, tensor }, done) {
 /* The gradient of an item so far. */
 function gradientText(g, { key, node, tensor }, done) {
     const k = g.backwardOf.get(node?.id).filter((i) => i <= done.backward).pop();
-    const arrived = node ? g.step.backward[k]?.incoming[0]
-        : { value: gradientSoFar(g, key, done) };
+    const arrived = node ? g.step.backward[k]?.incoming[0] : { value: gradientSoFar(g, key, done) };
     const { shape } = tensor || node.out[arrived?.output ?? 0];
     return arrived?.value ? summaryText(arrived.value, shape, 3) : '';
 }

@@ -52,9 +52,9 @@ function newItem(kind, key, call, t, title, note, more) {
 
 function boxItem(g, call, folded) {
     const title = callTitle(call, g.call.get(call.outer)), writes = call.writes.length;
-    const note = plural(g.ops.get(call.id), 'op') +
+    const note = plural(g.ops.get(call.id).length, 'op') +
         (writes ? `, writes ${plural(writes, 'buffer')}` : '');
-    return newItem('box', 'c' + call.id, call.outer, g.firstIn.get(call.id), title, note,
+    return newItem('box', 'c' + call.id, call.outer, g.ops.get(call.id)[0], title, note,
         { call, open: !folded.has(foldName(call)),
             w: Math.max(NODE.least, textWidth(title, 13) + 44, textWidth(note, 12) + 20) });
 }
@@ -76,7 +76,7 @@ function visibleItems(g, folded) {
         items.set(item.key, item);
         inside.add(item.parent, item);
     };
-    for (const call of g.step.calls) if (g.ops.get(call.id)) add(boxItem(g, call, folded));
+    for (const call of g.step.calls) if (g.ops.has(call.id)) add(boxItem(g, call, folded));
     g.step.nodes.forEach((node, at) => add(newItem('op', 'n' + node.id, node.call, at, node.op,
         shapeText(node.out[0].shape), { node })));
     for (const t of g.trace.tensors) if (g.home.has(t.id)) add(tensorItem(g, t));
@@ -84,29 +84,24 @@ function visibleItems(g, folded) {
     return { items, inside };
 }
 
-/* Lines between items: one for each pair, with the inputs it stands for. */
+/* Lines between items: one for each pair, with the inputs it stands for; and one for what is written,
+ * of which part is null. */
 function visibleEdges(g, folded) {
     const edges = new Map();
-    const add = (from, to, more) => {
+    const add = (source, target, part, gradient) => {
+        const from = shownKey(g, folded, source), to = shownKey(g, folded, target);
+        const key = `${from}>${to}${part ? '' : '!'}`;
         if (from === to) return;
-        const key = `${from}>${to}${more.writes ? '!' : ''}`;
-        if (!edges.has(key)) edges.set(key, { key, from, to, parts: [], writes: more.writes });
+        if (!edges.has(key)) edges.set(key, { key, from, to, parts: [], writes: !part });
         const e = edges.get(key);
-        if (more.part) e.parts.push(more.part);
-        e.gradient = e.gradient || more.gradient;
+        if (part) e.parts.push(part);
+        e.gradient ||= gradient;
     };
-    for (const node of g.step.nodes) {
-        const to = shownKey(g, folded, 'n' + node.id);
-        node.in.forEach((input, i) => {
-            if (input) add(shownKey(g, folded, keyOf(input.from)), to,
-                { part: { node, i }, gradient: input.gradient });
-        });
-    }
-    for (const w of g.writes) {
-        const last = g.step.nodes[w.at];
-        if (last) add(shownKey(g, folded, 'n' + last.id), shownKey(g, folded, w.tensor),
-            { writes: true });
-    }
+    for (const node of g.step.nodes)
+        node.in.forEach((input, i) => input &&
+            add(keyOf(input.from), 'n' + node.id, { node, i }, input.gradient));
+    for (const { at, tensor } of g.writes)
+        if (g.step.nodes[at]) add('n' + g.step.nodes[at].id, tensor, null, false);
     return [...edges.values()];
 }
 
@@ -420,7 +415,7 @@ function layoutGraph(g, folded) {
 function foldAtFirst(g, most) {
     const folded = new Set(g.step.calls.map(foldName)), inside = new Lists();
     for (const call of g.step.calls)
-        if (g.ops.get(call.id)) inside.add(call.outer ?? null, call);
+        if (g.ops.has(call.id)) inside.add(call.outer ?? null, call);
     for (const node of g.step.nodes) inside.add(node.call ?? null, node);
     const isCall = (x) => x === g.call.get(x.id), queue = inside.get(null).filter(isCall);
     let seen = inside.get(null).length;

@@ -9,12 +9,10 @@ const LEDGER_MOST = 400; /* rows; the search finds the rest */
 const COLUMNS = [
     ['name', '', '', (g, t) => make('th', { scope: 'row', title: tensorName(t) },
         linkTo(t.id, shortened(tensorName(t), 5, 13)))],
-    ['kind', '', '', (g, t) =>
-        make('td', make(`span.swatch ${t.kind}`), t.role || KIND[t.kind])],
+    ['kind', '', '', (g, t) => make('td', make(`span.swatch ${t.kind}`), t.role || KIND[t.kind])],
     ['file', 'whether it is saved with the model', '', (g, t) =>
         make('td', t.persistent ? 'yes' : 'no')],
-    ['optimizer', 'whether the optimizer holds it', '', (g, t) =>
-        make('td', t.optimizer || '–')],
+    ['optimizer', 'whether the optimizer holds it', '', (g, t) => make('td', t.optimizer || '–')],
     ['gradient', 'the gradient so far', 'backward clip', null, (g, t, line, done) => {
         const now = gradientSoFar(g, t.id, done), none = !line.grad && (done.taken || done.moved);
         return [now ? summaryText(now, t.shape) : none ? '–' : '', 'num'];

@@ -83,8 +83,7 @@ function playEvery(interval) {
 }
 
 const stop = () => playEvery(null);
-const playOn = () =>
-    (state.at === lastPosition() || question() ? stop() : go(state.at + 1));
+const playOn = () => (state.at === lastPosition() || question() ? stop() : go(state.at + 1));
 
 function play() {
     if (timer) return stop();
@@ -256,8 +255,6 @@ function activate(element) {
     focusItem(key);
 }
 
-/* ---- paper ----------------------------------------------------------------------------------- */
-
 const PRINTED_MOST = 1000; /* ops */
 
 /* What is printed beside the graph and the ledger: the ops of the step as tables. */
@@ -266,8 +263,7 @@ function beforePrint() {
     const where = (node) => (g.call.has(node.call) ? callTitle(g.call.get(node.call)) : '');
     const forward = g.step.nodes.slice(0, PRINTED_MOST).map((node) =>
         [`#${node.id} ${node.op}`, where(node), plainFormula(node.formula || ''),
-            shapeText(node.out[0].shape),
-            size(node.out[0].value)]);
+            shapeText(node.out[0].shape), size(node.out[0].value)]);
     const backward = g.step.backward.slice(0, PRINTED_MOST).map((back) =>
         [`#${back.node} ${g.node.get(back.node).op}`,
             back.incoming.map((x) => size(x.value)).join(', '),
@@ -296,8 +292,7 @@ function begin() {
     on('scroll', 'scroll', () => requestAnimationFrame(() => draw()));
     on('drawing', 'click', (event) => activate(event.target.closest('[data-key]')));
     document.addEventListener('keydown', onKey);
-    addEventListener('resize', () =>
-        (state.fitted === null ? draw() : fit(state.fitted)));
+    addEventListener('resize', () => (state.fitted === null ? draw() : fit(state.fitted)));
     addEventListener('hashchange', readHash);
     addEventListener('beforeprint', beforePrint);
     addEventListener('afterprint', () => draw());
