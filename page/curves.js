@@ -2,11 +2,9 @@
  * curves.js - rows of numbers that grow for ever, and their chart.
  */
 
-const CURVE_MOST = 600;
-
 /* Points of a curve. When there are too many, every second goes and later ones are means of more. */
 class Curve {
-    constructor(most = CURVE_MOST) {
+    constructor(most = 600) {
         this.most = most;
         this.x = [];
         this.y = [];
@@ -90,11 +88,11 @@ function ticks(low, high) {
 }
 
 /* The least and greatest that a chart shows; far outliers are cut off. */
-function span(series, floor) {
+function span(series) {
     const all = series.flatMap((s) => s.curve.y).filter(Number.isFinite).sort((a, b) => a - b);
     if (!all.length) return [0, 1];
     const most = all[Math.min(all.length - 1, Math.floor(all.length * 0.995))];
-    return [floor, Math.max(floor + 1e-6, most * 1.08)];
+    return [0, Math.max(1e-6, most * 1.08)];
 }
 
 const short = (x) => (x >= 1000 ? `${digits(x / 1000)}k` : digits(x));
@@ -123,7 +121,7 @@ function frame(c, w, h, mostX, [low, high], asText) {
 function drawChart(canvas, series, range, asText = short) {
     const { c, w, h } = context(canvas);
     const mostX = Math.max(10, ...series.map((s) => s.curve.x.at(-1) || 0));
-    const { px, py } = frame(c, w, h, mostX, range || span(series, 0), asText);
+    const { px, py } = frame(c, w, h, mostX, range || span(series), asText);
     c.lineJoin = 'round';
     for (const { curve, colour: name, faint, dashed } of series) {
         c.strokeStyle = colour(name);

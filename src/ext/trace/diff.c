@@ -37,8 +37,6 @@ static void say_both(diff *d, const char *whose, const char *what, const tni_num
             tni_amount_phrase(b).s);
 }
 
-/* ---- ops ------------------------------------------------------------------------------------- */
-
 static void compare_op(diff *d, size_t i, size_t j, const char *where)
 {
     const tni_log_node *a = d->a->nodes[i], *b = d->b->nodes[j];
@@ -47,8 +45,6 @@ static void compare_op(diff *d, size_t i, size_t j, const char *where)
     tni_phrase name = tni_phrase_of(x->n == 1 ? "%s" : "|%s|", result.s);
     if (differ(x, y)) say_both(d, where, name.s, x, y);
 }
-
-/* ---- tensors --------------------------------------------------------------------------------- */
 
 static const char *state_of_grad(const tni_log_entry *e)
 {
@@ -68,8 +64,6 @@ static void compare_tensor(diff *d, size_t i, size_t j, const char *name)
                 tni_moved_phrase(b->moved).s);
     if (differ(&a->step, &b->step)) say_both(d, name, "after the step", &a->step, &b->step);
 }
-
-/* ---- steps ----------------------------------------------------------------------------------- */
 
 /* Of an op, else of a line of the ledger; NULL: out of memory. */
 static const char *name_of(const tni_log_step *s, bool op, size_t i, tni_arena *memory)

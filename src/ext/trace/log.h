@@ -17,8 +17,7 @@
 /* A part of a log, freed as a whole; empty when zeroed. What lies in it is never freed alone. */
 typedef struct tni_arena {
     struct tni_chunk *newest;
-    tn_status
-        *failed; /* NULL, or becomes TN_E_NOMEM when there is none; after a failure all fail */
+    tn_status *failed; /* NULL, or becomes TN_E_NOMEM when there is none; then all fail */
 } tni_arena;
 
 /* Zeroed. NULL: out of memory, for the three below as well. */
@@ -100,10 +99,9 @@ typedef struct tni_log_call {
 } tni_log_call;
 
 typedef struct tni_log_in {
-    const struct tni_log_node
-        *node; /* it came from an output of that op, known once a pass ended, */
+    const struct tni_log_node *node; /* it is an output of that op, known once a pass ended, */
     int output;
-    const tni_log_tensor *tensor; /* or is that tensor; both NULL: absent */
+    const tni_log_tensor *tensor; /* or that tensor; both NULL: absent */
     uint64_t from;                /* until the step is closed: that op's sequence; 0: none */
     bool gradient;
     tn_dtype dtype;
@@ -118,13 +116,9 @@ typedef struct tni_log_out {
     tni_numbers value;
 } tni_log_out;
 
+/* Recomputed is an input of which nothing is kept: backward computes it again. */
 typedef struct tni_log_saved {
-    enum {
-        TNI_SAVED_IN,
-        TNI_SAVED_OUT,
-        TNI_SAVED_EXTRA,
-        TNI_SAVED_RECOMPUTED /* an input: nothing is kept, backward computes it again */
-    } what;
+    enum { TNI_SAVED_IN, TNI_SAVED_OUT, TNI_SAVED_EXTRA, TNI_SAVED_RECOMPUTED } what;
     int index;
     size_t bytes;
 } tni_log_saved;

@@ -237,7 +237,11 @@ tni_log_node *tni_record_node(tn_trace *tr, const tni_node *node, const tni_call
         tni_log_tensor *buffer = tni_map_get(&tr->storages, site->written[i]->storage);
         if (buffer) note_write(tr, n->call, buffer);
     }
-    for (int i = 0; i < node->n_in; i++) note_input(tr, node, i, c, &n->in[i]);
+    for (int i = 0; i < node->n_in; i++) {
+        note_input(tr, node, i, c, &n->in[i]);
+        if (node->x[i].alias) note_saved(tr, n, TNI_SAVED_IN, i, node->x[i].alias);
+        if (node->x[i].recomputed) note_saved(tr, n, TNI_SAVED_RECOMPUTED, i, NULL);
+    }
     for (int i = 0; i < node->n_out; i++) {
         bool plain = node->op->plain && node->op->plain[i];
         const tn_tensor *t = c ? c->out[i] : i == 0 ? node->y.alias : NULL;
@@ -245,10 +249,6 @@ tni_log_node *tni_record_node(tn_trace *tr, const tni_node *node, const tni_call
         n->out[i].shape = node->out[i].shape;
         n->out[i].gradient = tn_dtype_is_float(node->out[i].dtype) && !plain;
         if (t) tni_record_numbers(tr, &n->out[i].value, t);
-    }
-    for (int i = 0; i < node->n_in; i++) {
-        if (node->x[i].alias) note_saved(tr, n, TNI_SAVED_IN, i, node->x[i].alias);
-        if (node->x[i].recomputed) note_saved(tr, n, TNI_SAVED_RECOMPUTED, i, NULL);
     }
     if (node->y.alias) note_saved(tr, n, TNI_SAVED_OUT, 0, node->y.alias);
     for (int i = 0; i < node->n_saved; i++)

@@ -7,17 +7,16 @@
  */
 #include "ext/trace/record.h"
 
-/* ---- the registered tensors ------------------------------------------------------------------ */
+/* ---- the registered tensors, and the ledger -------------------------------------------------- */
 
 /* Adds the entry under its name, or updates it. NULL: the account ends. */
 static const tni_log_tensor *register_entry(tn_trace *tr, const tn_entry *e)
 {
     const tni_log_module *owner = tni_map_get(&tr->modules, e->owner);
     tni_log_tensor *t = tni_map_get(&tr->names, e->name);
-    bool known = t != NULL;
-    if (!known) t = tni_record_new_tensor(tr, e->name, owner ? owner->path : "");
+    if (!t) t = tni_record_new_tensor(tr, e->name, owner ? owner->path : "");
     if (!t) return NULL;
-    if (!known) tni_record_put(tr, &tr->names, t->name, t);
+    tni_record_put(tr, &tr->names, t->name, t);
     t->registered = true;
     t->kind = e->kind == TN_PARAMETER ? TN_GRAPH_PARAMETER : TN_GRAPH_BUFFER;
     t->dtype = e->tensor->dtype;
@@ -73,8 +72,6 @@ static void each_entry(tn_trace *tr, moment now)
         }
     tn_scope_end(scope);
 }
-
-/* ---- the ledger ------------------------------------------------------------------------------ */
 
 void tni_record_registered(tn_trace *tr, bool forward)
 {

@@ -208,8 +208,6 @@ static void say_others(const tni_words *w, const tni_log_node *n)
     for (size_t k = 0; c && k < c->n_writes; k++) say_buffer(w, c->writes[k], true);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
-
 /* "  freed x 128 B, y 64 B; still kept 512 B" */
 static void say_freed(const tni_words *w, const tni_log_back *b)
 {
