@@ -9,42 +9,29 @@ static const double TURN = 6.283185307179586;
 
 /* ---- points ---------------------------------------------------------------------------------- */
 
-/* A point of a class from two numbers that are uniform in [0, 1). */
-typedef void (*shape)(double u, double v, int label, double *x, double *y);
-
-static void spiral(double u, double v, int label, double *x, double *y)
+/* A point of a class from two numbers that are uniform in [0, 1); kind: a name's first letter. */
+static void place(char kind, double u, double v, int label, double at[2])
 {
-    double angle = 1.75 * TURN * u + (label ? TURN / 2 : 0);
-    (void)v;
-    *x = u * sin(angle);
-    *y = u * cos(angle);
+    const bool spiral = kind == 's';
+    const double radius = spiral ? u : label ? 0.5 * u : 0.7 + 0.3 * u;
+    const double angle = spiral ? 1.75 * TURN * u + (label ? TURN / 2 : 0) : TURN * v;
+    at[0] = radius * sin(angle);
+    at[1] = radius * cos(angle);
+    if (kind != 'x') return;
+    at[1] = 2 * v - 1;
+    at[0] = (at[1] > 0) == (label == 1) ? u : -u;
+    for (int i = 0; i < 2; i++) at[i] += at[i] > 0 ? 0.05 : -0.05;
 }
 
-static void circle(double u, double v, int label, double *x, double *y)
-{
-    double radius = label ? 0.5 * u : 0.7 + 0.3 * u;
-    *x = radius * sin(TURN * v);
-    *y = radius * cos(TURN * v);
-}
-
-static void crossed(double u, double v, int label, double *x, double *y)
-{
-    *y = 2 * v - 1;
-    *x = (*y > 0) == (label == 1) ? u : -u;
-    *x += *x > 0 ? 0.05 : -0.05;
-    *y += *y > 0 ? 0.05 : -0.05;
-}
-
-static void draw_points(live_data *d, shape at, double noise)
+static void draw_points(live_data *d, char kind, double noise)
 {
     float x[POINTS][2], y[POINTS];
     tn_tensor *drawn = tn_rand(TN_SHAPE(POINTS, 2)), *off = tn_randn(TN_SHAPE(POINTS, 2));
     const float *u = drawn && off ? tn_data(drawn) : NULL, *by = u ? tn_data(off) : NULL;
     for (int i = 0; u && i < POINTS; i++) {
-        double px, py;
-        at(u[2 * i], u[2 * i + 1], i % 2, &px, &py);
-        x[i][0] = (float)(px + noise * by[2 * i]);
-        x[i][1] = (float)(py + noise * by[2 * i + 1]);
+        double at[2];
+        place(kind, u[2 * i], u[2 * i + 1], i % 2, at);
+        for (int k = 0; k < 2; k++) x[i][k] = (float)(at[k] + noise * by[2 * i + k]);
         y[i] = (float)(i % 2);
     }
     if (u) d->x = tn_from_floats(x[0], TN_SHAPE(POINTS, 2));
@@ -110,11 +97,9 @@ static const char *make(live_data *d, const char *name, double noise, const unsi
     if (strcmp(name, "text") == 0) return read_text(d, bytes, n_bytes);
     d->classes = 2;
     if (strcmp(name, "points") == 0) return NULL;
-    const char first = strcmp(name, "spirals") == 0 || strcmp(name, "circles") == 0 ? *name
-                       : strcmp(name, "xor") == 0                                   ? 'x'
-                                                                                    : 0;
-    if (!first) return "data: want spirals, circles, xor, points, digits or text";
-    draw_points(d, first == 's' ? spiral : first == 'c' ? circle : crossed, noise);
+    if (strcmp(name, "spirals") != 0 && strcmp(name, "circles") != 0 && strcmp(name, "xor") != 0)
+        return "data: want spirals, circles, xor, points, digits or text";
+    draw_points(d, *name, noise);
     return NULL;
 }
 
