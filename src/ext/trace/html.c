@@ -46,8 +46,7 @@ static void put_ledger(FILE *file, const tni_log *log, size_t k)
     fputs("</table>\n", file);
 }
 
-/* The part for reading without scripts: losses, findings, and the ledgers of the first and last
- * step. */
+/* For reading without scripts: losses, findings, and the ledgers of the first and last step. */
 static void put_static(FILE *file, tn_trace *const *traces, int n)
 {
     for (int i = 0; i < n; i++) {

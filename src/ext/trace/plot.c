@@ -115,9 +115,8 @@ static void add_frame(FILE *b, const char *title, const char *x_label, const cha
 {
     const double middle = (LEFT + WIDTH - RIGHT) / 2.0, centre = (TOP + HEIGHT - BOTTOM) / 2.0;
     fprintf(b,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox='0 0 %d %d' width='%d' "
-            "height='%d' font-family='Helvetica, Arial, sans-serif' font-size='13' "
-            "fill='#333'>\n",
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox='0 0 %d %d' width='%d' height='%d' "
+            "font-family='Helvetica, Arial, sans-serif' font-size='13' fill='#333'>\n",
             WIDTH, HEIGHT, WIDTH, HEIGHT);
     add_text(b, "title", title);
     fputs(dark, b);

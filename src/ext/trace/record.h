@@ -127,8 +127,7 @@ void tni_record_written(tn_trace *tr, const tni_log_tensor *tensor, unsigned by)
 /* trace.c. Whether this thread may be watched; function: for the message */
 tn_status tni_trace_may_begin(const char *function, const tn_module *model);
 tn_trace *tni_trace_start(tn_trace_options options, bool late);
-/* Closes the last step and stops watching. The status says why the account was cut short; no
- * message. */
+/* Closes the last step and stops watching; says why the account was cut short, no message. */
 tn_status tni_trace_stop(tn_trace *tr);
 /* All writers check it at their start, and tni_stream_written at their end. */
 tn_status tni_trace_writable(const char *function, const FILE *file, const tn_trace *tr);

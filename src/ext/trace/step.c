@@ -53,8 +53,7 @@ static void note_entry(tn_trace *tr, tni_log_entry *line, const tn_tensor *t, mo
     line->late = 0;
 }
 
-/* Looks at each parameter and buffer that the model has by now, and notes (unless never) what it
- * holds in its line. */
+/* Notes (unless never) what each parameter and buffer that the model has by now holds. */
 static void each_entry(tn_trace *tr, moment now)
 {
     if (!tr->model || tr->failed != TN_OK) return;
