@@ -12,7 +12,6 @@ const kindOf = (layer) => layer.split(' ')[0];
 
 /* Where a layer's outputs lie: from low to high of a strip. */
 const RANGES = { relu: [0, 4], sigmoid: [0, 1], tanh: [-1, 1] };
-const rangeOf = (kind) => RANGES[kind] || [-4, 4];
 const linearBin = ([low, high]) => (v) => (v - low) / (high - low);
 const powerBin = (v) => (Math.log10(Math.abs(v)) + 9) / 9; /* of 10: -9 to 0 */
 
@@ -154,7 +153,7 @@ function layerTools(line, i) {
 }
 
 function layerRow(layer, i) {
-    const line = setup.layers[i], range = rangeOf(layer.kind), shape = make('span.shape');
+    const line = setup.layers[i], range = RANGES[layer.kind] || [-4, 4], shape = make('span.shape');
     const act = new Strip('forward', linearBin(range), `Outputs of layer ${i} over time`);
     const grad = new Strip('backward', powerBin, `Gradients of layer ${i} over time`);
     const toldAct = make('span.note'), toldGrad = make('span.note');

@@ -33,11 +33,7 @@ function heat(canvas, x, columns, most) {
 const plane = { sheet: document.createElement('canvas'), train: null, test: null };
 
 /* Points and classes, asked once for each model. */
-function readPoints() {
-    const read = (part) => ({ at: kept(part + '_x') || [], group: kept(part + '_y') || [] });
-    plane.train = read('train');
-    plane.test = read('test');
-}
+const readPoints = (part) => ({ at: kept(part + '_x') || [], group: kept(part + '_y') || [] });
 
 function drawPoints(c, part, size, radius, hollow) {
     for (let i = 0; i < part.group.length; i++) {
@@ -70,7 +66,7 @@ function drawPlane(canvas) {
         c.imageSmoothingEnabled = true;
         c.drawImage(plane.sheet, 0, 0, w, w);
     }
-    if (!plane.train) readPoints();
+    if (!plane.train) Object.assign(plane, { train: readPoints('train'), test: readPoints('test') });
     const radius = Math.max(2.2, w / 130);
     drawPoints(c, plane.train, w, radius, false);
     drawPoints(c, plane.test, w, radius, true);
@@ -126,35 +122,21 @@ function planePanel() {
     return { nodes: [canvas, note], draw: () => drawPlane(canvas) };
 }
 
-/* Does something as if judged in a mode; the mode is put back. */
-function judged(mode, action) {
-    const before = setup.judge;
-    tell(`judge ${mode}`);
-    const out = action();
-    tell(`judge ${before}`);
-    return out;
-}
-
-const bothNumbers = () => {
-    tell(evaluateLine());
-    return [number('test_loss'), number('test_accuracy')];
-};
-
 /* What the modes put out for the same inputs: surfaces, or classes of the drawn digit, and losses. */
 function bothPanel() {
-    const side = (mode) => {
-        const picture = isPlane() ? make('canvas.plane', { role: 'img', 'aria-label': `Surface in ${mode} mode` })
-            : make('div.bars');
-        return { mode, picture, told: make('p.note') };
-    };
-    const sides = ['train', 'eval'].map(side);
+    const sides = ['train', 'eval'].map((mode) => ({ mode, told: make('p.note'), picture: isPlane()
+        ? make('canvas.plane', { role: 'img', 'aria-label': `Surface in ${mode} mode` }) : make('div.bars') }));
     const draw = () => {
-        for (const { mode, picture, told } of sides) judged(mode, () => {
+        const before = setup.judge;
+        for (const { mode, picture, told } of sides) {
+            tell(`judge ${mode}`);
             if (isPlane()) drawPlane(picture);
             else if (setup.data === 'digits') drawBars(picture);
-            const [loss, accuracy] = bothNumbers();
-            fill(told, 'test loss ', make('b', digits(loss)), ', accuracy ', make('b', percent(accuracy)));
-        });
+            tell(evaluateLine());
+            fill(told, 'test loss ', make('b', digits(number('test_loss'))),
+                ', accuracy ', make('b', percent(number('test_accuracy'))));
+        }
+        tell(`judge ${before}`);
     };
     const what = { train: 'norms take the batch’s own mean and variance; dropout drops',
         eval: 'norms take the running ones; dropout does nothing' };

@@ -61,8 +61,6 @@ function openLesson(lesson) {
     $('chapter').querySelector('input, button').focus();
 }
 
-const codeLines = (lines) => make('details', make('summary', 'what the engine is told'), make('pre', lines.join('\n')));
-
 function renderLesson() {
     const { lesson } = app.lesson, i = LESSONS.indexOf(lesson);
     const answers = lesson.choices
@@ -71,7 +69,8 @@ function renderLesson() {
     fill($('chapter'),
         make('p.note', `Lesson ${i + 1} of ${LESSONS.length} `, make('a', { href: '#', onclick: (e) => (e.preventDefault(), closeLesson(), listLessons()) }, 'all lessons')),
         make('h2', lesson.title), make('p', lesson.intro),
-        codeLines([...lesson.stage, ...lesson.run.flatMap((p) => [`# ${p.label}`, ...p.lines])]),
+        make('details', make('summary', 'what the engine is told'),
+            make('pre', [...lesson.stage, ...lesson.run.flatMap((p) => [`# ${p.label}`, ...p.lines])].join('\n'))),
         make('form.ask', { id: 'ask', onsubmit: answered }, make('p.question', lesson.ask), answers,
             make('button.main', { type: 'submit' }, 'That is my guess: run it')),
         make('section', { id: 'outcome', 'aria-live': 'polite' }));

@@ -13,11 +13,6 @@ const slowRows = () => model.layers.flatMap((layer, i) => [
 
 const difference = (a, b) => (a && b ? Math.sqrt(a.reduce((sum, v, i) => sum + (v - b[i]) ** 2, 0)) : NaN);
 
-function keepAll() {
-    slow.before.clear();
-    for (const { name } of model.slots) slow.before.set(name, kept('slot ' + name));
-}
-
 const movedBy = (name) => difference(values('slot ' + name), slow.before.get(name));
 
 /* What a row shows of a phase; '' where there is nothing to tell. */
@@ -50,7 +45,8 @@ function nextPhase() {
     slow.phase = (slow.phase + 1) % 3;
     slow.at = 0;
     if (slow.phase === 0) slow.rows = slowRows().map((r) => ({ ...r, cells: ['', '', ''] }));
-    if (slow.phase !== 1) keepAll();
+    if (slow.phase !== 1)
+        slow.before = new Map(model.slots.map(({ name }) => [name, kept('slot ' + name)]));
     const phase = PHASES[slow.phase], wrong = tell(phase === 'optimizer' ? 'update' : phase);
     if (wrong) return stopSlow(wrong);
     for (const row of slow.rows) row.cells[slow.phase] = CELLS[phase](row);

@@ -75,20 +75,17 @@ function bytesText(n) {
 
 /* ---- a trace --------------------------------------------------------------------------------- */
 
-const NO_STEP = { training: true, loss: null, calls: [], nodes: [], root: null, backward: [],
-    passes: [], clip: null, updates: null, ledger: [], findings: [] };
-
 /* Adds to a trace: tensors by id, and all positions. A trace of nothing has an empty step. */
-function indexTrace(trace) {
-    if (!trace.steps.length) trace.steps.push({ ...NO_STEP });
+for (const trace of traces) {
+    if (!trace.steps.length)
+        trace.steps.push({ training: true, loss: null, calls: [], nodes: [], root: null,
+            backward: [], passes: [], clip: null, updates: null, ledger: [], findings: [] });
     trace.byId = new Map(trace.tensors.map((t) => [t.id, t]));
     const phase = (s, phase, n) => Array.from({ length: n }, (_, i) => ({ s, phase, i }));
     trace.positions = trace.steps.flatMap((step, s) => [...phase(s, 'whole', 1),
         ...phase(s, 'forward', step.nodes.length), ...phase(s, 'backward', step.backward.length),
         ...phase(s, 'clip', step.clip ? 1 : 0), ...phase(s, 'optimizer', step.updates ? 1 : 0)]);
 }
-
-traces.forEach(indexTrace);
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 

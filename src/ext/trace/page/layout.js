@@ -255,8 +255,7 @@ function link(a, b) {
     b.up.push(a);
 }
 
-const center = (x) => x.x + x.mid;
-const mean = (list) => list.reduce((sum, x) => sum + center(x), 0) / list.length;
+const mean = (list) => list.reduce((sum, x) => sum + (x.x + x.mid), 0) / list.length;
 
 /* Side by side from the left, in the list's order. */
 function pack(row) {
