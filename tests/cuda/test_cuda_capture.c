@@ -4,7 +4,7 @@
  * failure of every runtime call; memory.
  *
  * Seen to fail: in optim.cu a block that runs do not rewrite; in dropout.cu the generator's place
- * left out; in steps.c rates or step numbers of the capture; in capture.c versions, gradients, step
+ * left out; in capture.c rates or step numbers of the capture, versions, gradients, step
  * counts or the generator left as the capture made them, steps not counted back after a failed
  * launch, a dropped tensor read on; in indexing.cu the op's name of a captured launch among those
  * that are forgotten; in capture.cu an arena kept after its last block, an earlier block freed in

@@ -6,7 +6,7 @@
 # Seen to fail: with src/ext/parallel/reduce.c not dividing by the number of ranks, not adding older
 # gradients, or not waiting for a bucket; buffers.c averaging integers; compare.c without a note;
 # data_parallel.c not sending rank 0's parameters; sync_batchnorm.c dividing by n for running_var, or with
-# a backward that does not sum; src/ext/diagnose/check_ways.c without rank 0's values; src/ext/metrics/metrics.c adding scores.
+# a backward that does not sum; src/ext/diagnose/check_state.c without rank 0's values; src/ext/metrics/metrics.c adding scores.
 set -euo pipefail
 driver=$(realpath "$1")
 table=$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../../docs/buffers.md

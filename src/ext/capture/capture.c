@@ -8,7 +8,158 @@
  */
 #include "ext/capture/capture.h"
 
+/* A parameter that it updates, and where it and its state were; the notes keep these alive. */
+typedef struct captured_param {
+    int index; /* of the optimizer's */
+    tni_storage *storage, *state[TN_OPTIM_STATES];
+    tn_optim_numbers numbers; /* in the next run */
+} captured_param;
+
+/* A call of tn_optim_step in a captured step. */
+typedef struct captured_step {
+    tn_optim *opt;            /* one reference */
+    int64_t before;           /* its step count at the capture */
+    int n, n_params;          /* parameters updated; parameters that opt had */
+    tni_optim_tensor *tensor; /* n: what the kernel was given */
+    captured_param *param;    /* n: of each */
+    bool *required;           /* n_params: requires_grad */
+} captured_step;
+
+struct tn_capture {
+    tn_step step;
+    void *user;
+    tn_device device;
+    const tni_graphs *graphs; /* NULL: runs are calls */
+    int n;                    /* inputs; -1 before the first run */
+    tni_meta *like;           /* n: as in the first run; rank -1: TN_NONE */
+    /* n: the step's inputs, one reference each. On a GPU the capture's own */
+    tn_tensor **input;
+    bool warm; /* there was a run */
+    tni_graph_size size;
+    tni_graph *graph; /* NULL until the step is captured */
+    tni_notes *notes;
+    tn_tensor *result; /* one reference */
+    captured_step *steps;
+    size_t n_steps, step_capacity;
+    uint64_t draws; /* generator counters that a run uses */
+    bool recording;
+    tn_dtype autocasting;
+};
+
 static const char f[] = "tn_capture_run";
+
+/* ---- optimizers in the step: what they update, and numbers that change from run to run ------- */
+
+static tni_storage *storage_of(const tn_tensor *t)
+{
+    return t ? t->storage : NULL;
+}
+
+static void release(captured_step *s)
+{
+    tni_free(s->tensor, (size_t)s->n * sizeof *s->tensor);
+    tni_free(s->param, (size_t)s->n * sizeof *s->param);
+    tni_free(s->required, (size_t)s->n_params * sizeof *s->required);
+    tn_optim_free(s->opt);
+}
+
+/* The parameters that take part, in order: with a gradient, not frozen (step.c). */
+static tn_status take_down(captured_step *s, tn_optim *opt, int n)
+{
+    *s = (captured_step){
+        .opt = tni_optim_keep(opt), .before = opt->steps, .n = n, .n_params = opt->n
+    };
+    s->tensor = tni_alloc_n((size_t)n, sizeof *s->tensor);
+    s->param = tni_alloc_n((size_t)n, sizeof *s->param);
+    s->required = tni_alloc_n((size_t)opt->n, sizeof *s->required);
+    if (!s->tensor || !s->param || !s->required) {
+        release(s);
+        return TN_E_NOMEM;
+    }
+    for (int i = 0, k = 0; i < opt->n; i++) {
+        const tni_optim_param *p = &opt->param[i];
+        s->required[i] = p->tensor->requires_grad;
+        if (tni_optim_skips(p) || k == n) continue;
+        s->tensor[k] = opt->call[k];
+        captured_param *was = &s->param[k];
+        *was = (captured_param){ .index = i,
+                                 .storage = p->tensor->storage,
+                                 .numbers = *s->tensor[k].numbers };
+        s->tensor[k++].numbers = &was->numbers;
+        for (int slot = 0; slot < TN_OPTIM_STATES; slot++)
+            was->state[slot] = storage_of(p->state[slot]);
+    }
+    return TN_OK;
+}
+
+tn_status tni_capture_note(tni_watcher *self, tn_optim *opt, int n)
+{
+    tni_notes *notes = (tni_notes *)self;
+    tn_capture *c = notes->owner;
+    if (!tni_notes_room(notes, &c->steps, &c->step_capacity, c->n_steps, sizeof *c->steps))
+        return TN_E_NOMEM;
+    TNI_TRY(take_down(&c->steps[c->n_steps], opt, n));
+    c->n_steps++;
+    return TN_OK;
+}
+
+/* Whether the optimizer still updates what it updated when the step was captured. */
+static tn_status check_step(const captured_step *s)
+{
+    if (s->opt->n != s->n_params)
+        return tni_stale("the optimizer had %d parameters when the step was captured, and has %d: "
+                         "want a new capture",
+                         s->n_params, s->opt->n);
+    if (s->opt->hooks.n > s->opt->hooks.removed)
+        return tni_stale("the optimizer has got a hook since the step was captured, which calls "
+                         "none: want it removed");
+    for (int i = 0; i < s->n_params; i++)
+        if (s->opt->param[i].tensor->requires_grad != s->required[i])
+            return tni_stale("%s was %s since the step was captured: want a new capture",
+                             s->opt->param[i].name, s->required[i] ? "frozen" : "thawed");
+    for (int k = 0; k < s->n; k++) {
+        const captured_param *was = &s->param[k];
+        const tni_optim_param *p = &s->opt->param[was->index];
+        if (p->tensor->storage != was->storage)
+            return tni_stale("%s was moved, cast or replaced since the step was captured: want a "
+                             "new capture",
+                             p->name);
+        for (int slot = 0; slot < TN_OPTIM_STATES; slot++)
+            if (storage_of(p->state[slot]) != was->state[slot])
+                return tni_stale("the optimizer's state of %s was loaded or replaced since the "
+                                 "step was captured: want a new capture",
+                                 p->name);
+    }
+    return TN_OK;
+}
+
+/* Advances the step counts by one run, and tells the graph its numbers; back: undoes the count. */
+static void count(tn_capture *c, bool back)
+{
+    int section = 0;
+    for (size_t i = 0; i < c->n_steps; i++) {
+        captured_step *s = &c->steps[i];
+        for (int k = 0; k < s->n && !back; k++) /* as tn_optim_step would use them now */
+            s->param[k].numbers = tni_optim_numbers_of(s->opt, &s->opt->param[s->param[k].index]);
+        if (!back && s->n > 0) c->graphs->optim(c->graph, section++, s->tensor, s->n);
+        for (int k = 0; k < s->n; k++) s->opt->param[s->param[k].index].step += back ? -1 : 1;
+        s->opt->steps += back ? -1 : 1;
+    }
+}
+
+/* Undoes what tn_optim_step counted in the capture. The first call noted holds the counts from
+ * before it. */
+static void uncount(tn_capture *c)
+{
+    for (size_t i = c->n_steps; i-- > 0;) {
+        captured_step *s = &c->steps[i];
+        for (int k = 0; k < s->n; k++)
+            s->opt->param[s->param[k].index].step = s->param[k].numbers.step - 1;
+        s->opt->steps = s->before;
+    }
+}
+
+/* ---- a capture ------------------------------------------------------------------------------- */
 
 tn_capture *tn_capture_new(tn_step step, void *user, tn_device device)
 {
@@ -16,11 +167,9 @@ tn_capture *tn_capture_new(tn_step step, void *user, tn_device device)
     if (!tni_backend_for(device)) return NULL;
     tn_capture *c = tni_calloc(sizeof *c);
     if (!c) return NULL;
-    c->step = step;
-    c->user = user;
-    c->device = device;
-    c->graphs = tni_graphs_for(device);
-    c->n = -1;
+    *c = (tn_capture){
+        .step = step, .user = user, .device = device, .graphs = tni_graphs_for(device), .n = -1
+    };
     return c;
 }
 
@@ -43,7 +192,9 @@ static void drop_captured(tn_capture *c)
     c->result = NULL;
     if (c->graph) c->graphs->free(c->graph);
     c->graph = NULL;
-    tni_capture_drop_steps(c);
+    for (size_t i = 0; i < c->n_steps; i++) release(&c->steps[i]);
+    tni_room_free(&c->steps, &c->step_capacity, sizeof *c->steps);
+    c->n_steps = 0;
     tni_notes_free(c->notes);
     c->notes = NULL;
     tni_error_restore(&error);
@@ -194,12 +345,10 @@ static tn_status capture_step(tn_capture *c)
     tni_philox_get(&seed, &after);
     tni_philox_set(seed, before);
     c->draws = after - before;
+    if (status == TN_OK && c->notes->refused != TN_OK)
+        status = tni_error(c->notes->refused, "%s", c->notes->why);
     tni_saved_error error;
     tni_error_save(&error);
-    if (status == TN_OK && c->notes->refused != TN_OK) {
-        status = tni_error(c->notes->refused, "%s", c->notes->why);
-        tni_error_save(&error);
-    }
     tn_status ended = c->graphs->end(c->graph, status == TN_OK);
     if (status == TN_OK) return ended;
     tni_error_restore(&error); /* the first error, whatever the ending set */
@@ -217,7 +366,7 @@ static tn_status capture(tn_capture *c)
     tni_autocast_forget();
     /* Both undo what the host did, even if it succeeded: the run that follows does it. */
     tni_notes_end(c->notes);
-    tni_capture_uncount(c);
+    uncount(c);
     return status;
 }
 
@@ -230,20 +379,21 @@ static tn_status check_run(const tn_capture *c)
         return tni_stale("the step was captured with gradients %s and autocast to %s, not as it is "
                          "now: want them set in the step, or a new capture",
                          c->recording ? "on" : "off", tn_dtype_name(c->autocasting));
-    tn_status status = tni_notes_check(c->notes);
-    return status == TN_OK ? tni_capture_check_steps(c) : status;
+    TNI_TRY(tni_notes_check(c->notes));
+    for (size_t i = 0; i < c->n_steps; i++) TNI_TRY(check_step(&c->steps[i]));
+    return TN_OK;
 }
 
 static tn_status launch(tn_capture *c)
 {
     uint64_t seed, offset;
     tni_philox_take(c->draws, &seed, &offset);
-    tni_capture_count(c, false);
+    count(c, false);
     tn_status status = c->graphs->launch(c->graph, seed, offset);
     if (status == TN_OK) {
         tni_notes_written(c->notes);
     } else {
-        tni_capture_count(c, true);
+        count(c, true);
         tni_philox_set(seed, offset);
     }
     return status;

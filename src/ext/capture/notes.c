@@ -40,10 +40,9 @@ static tni_held *use_of(tni_notes *r, tni_storage *s)
 {
     if (s->seen == r->serial) return s->seen_as < 0 ? NULL : &r->use[s->seen_as];
     if (!tni_notes_room(r, &r->use, &r->use_capacity, r->n_uses, sizeof *r->use)) return NULL;
-    atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
     s->seen = r->serial;
     s->seen_as = (int64_t)r->n_uses;
-    r->use[r->n_uses] = (tni_held){ .storage = s };
+    r->use[r->n_uses] = (tni_held){ .storage = tni_storage_keep(s) };
     return &r->use[r->n_uses++];
 }
 
@@ -67,7 +66,6 @@ static void writes(tni_watcher *self, const tn_tensor *t)
 {
     bool on_cpu = t->storage->device.type == TN_CPU;
     tni_held *use = on_cpu ? NULL : use_of((tni_notes *)self, t->storage);
-
     if (use) use->written = true;
 }
 
@@ -132,18 +130,13 @@ static tn_status grad_changes(tni_watcher *self, tn_tensor *leaf, bool adding)
     return TN_OK;
 }
 
-static tn_status steps(tni_watcher *self, tn_optim *opt, int n)
-{
-    return tni_capture_note((tni_notes *)self, opt, n);
-}
-
 static const tni_watcher watcher = { .storage_made = storage_made,
                                      .uses = uses,
                                      .writes = writes,
                                      .arrived = arrived,
                                      .grad_changes = grad_changes,
                                      .called = called,
-                                     .steps = steps,
+                                     .steps = tni_capture_note,
                                      .refuses = refuses };
 
 /* ---- begin and end --------------------------------------------------------------------------- */

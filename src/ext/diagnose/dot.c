@@ -12,21 +12,20 @@
 #include "tensor/internal.h"
 
 typedef struct drawing {
-    FILE *text;
+    tni_bytes text;
     tni_map place; /* id + 1 of a tensor that calls read or write -> the call it is drawn in */
     tni_map boxes; /* calls whose boxes have been opened */
-    bool failed;   /* out of memory */
 } drawing;
 
 /* Text between the quotes of a label; what is too long ends with dots. */
-static void put_quoted(FILE *text, const char *label)
+static void put_quoted(tni_bytes *text, const char *label)
 {
     enum { MOST = 200 };
     for (int i = 0; label[i] && i < MOST; i++) {
-        if (label[i] == '"' || label[i] == '\\') fputc('\\', text);
-        fputc((unsigned char)label[i] < ' ' ? ' ' : label[i], text);
+        if (label[i] == '"' || label[i] == '\\') tni_bytes_add(text, "\\", 1);
+        tni_bytes_add(text, (unsigned char)label[i] < ' ' ? " " : &label[i], 1);
     }
-    if (strlen(label) > MOST) fputs("...", text);
+    if (strlen(label) > MOST) tni_bytes_add(text, "...", 3);
 }
 
 static const char *const look[] = {
@@ -43,7 +42,7 @@ static const void *key(int id)
 
 static void place(drawing *d, int id, const tn_graph_call *call)
 {
-    d->failed |= tni_map_put(&d->place, key(id), (void *)call) < 0;
+    d->text.failed |= tni_map_put(&d->place, key(id), (void *)call) < 0;
 }
 
 /* Opens the boxes of a call and of those around it. The first time a box gets its title. */
@@ -51,45 +50,46 @@ static void open_boxes(drawing *d, const tn_graph_call *call)
 {
     if (!call) return;
     open_boxes(d, call->outer);
-    fprintf(d->text, "subgraph cluster_%d { ", call->id);
+    tni_bytes *text = &d->text;
+    tni_bytes_printf(text, "subgraph cluster_%d { ", call->id);
     int is_new = tni_map_put(&d->boxes, call, d);
-    d->failed |= is_new < 0;
+    text->failed |= is_new < 0;
     if (is_new <= 0) return;
-    fprintf(d->text, "label=\"");
-    put_quoted(d->text, call->module);
-    fprintf(d->text, call->module[0] ? " (" : "");
-    put_quoted(d->text, call->type);
-    fprintf(d->text, call->module[0] ? ")" : "");
-    if (call->time > 1) fprintf(d->text, ", call %d", call->time);
-    fprintf(d->text, "\"; ");
+    tni_bytes_printf(text, "label=\"");
+    put_quoted(text, call->module);
+    tni_bytes_printf(text, call->module[0] ? " (" : "");
+    put_quoted(text, call->type);
+    tni_bytes_printf(text, call->module[0] ? ")" : "");
+    if (call->time > 1) tni_bytes_printf(text, ", call %d", call->time);
+    tni_bytes_printf(text, "\"; ");
 }
 
 static void add_node(drawing *d, const tn_graph_node *node, const tn_graph_call *call)
 {
-    FILE *text = d->text;
-    fprintf(text, "  ");
+    tni_bytes *text = &d->text;
+    tni_bytes_printf(text, "  ");
     open_boxes(d, call);
-    fprintf(text, "n%d [%s, label=\"", node->id, look[node->kind]);
+    tni_bytes_printf(text, "n%d [%s, label=\"", node->id, look[node->kind]);
     put_quoted(text, node->name);
     for (int i = 0; i < node->n_out && i < 4; i++) {
         const tn_graph_value *v = &node->out[i];
         const char *dtype = v->dtype == TN_F32 ? "" : tn_dtype_name(v->dtype);
-        fprintf(text, "%s%s%s%s", i || node->name[0] ? "\\n" : "", dtype, dtype[0] ? " " : "",
-                tni_shape_text(&v->shape));
+        tni_bytes_printf(text, "%s%s%s%s", i || node->name[0] ? "\\n" : "", dtype,
+                         dtype[0] ? " " : "", tni_shape_text(&v->shape));
     }
-    if (node->n_out > 4) fprintf(text, "\\nand %d more", node->n_out - 4);
+    if (node->n_out > 4) tni_bytes_printf(text, "\\nand %d more", node->n_out - 4);
     size_t kept = 0;
     for (int i = 0; i < node->n_in; i++) kept += node->in[i].kept_bytes;
     for (int i = 0; i < node->n_out; i++) kept += node->out[i].kept_bytes;
     for (int i = 0; i < node->n_saved; i++) kept += node->saved[i].kept_bytes;
-    if (kept) fprintf(text, "\\nkeeps %zu B", kept);
+    if (kept) tni_bytes_printf(text, "\\nkeeps %zu B", kept);
     if (node->formula[0]) {
-        fprintf(text, "\", tooltip=\"");
+        tni_bytes_printf(text, "\", tooltip=\"");
         put_quoted(text, node->formula);
     }
-    fprintf(text, "\"];");
-    for (; call; call = call->outer) fprintf(text, " }");
-    fputc('\n', text);
+    tni_bytes_printf(text, "\"];");
+    for (; call; call = call->outer) tni_bytes_printf(text, " }");
+    tni_bytes_printf(text, "\n");
 }
 
 static void add_edges(drawing *d, const tn_graph_node *node)
@@ -98,12 +98,12 @@ static void add_edges(drawing *d, const tn_graph_node *node)
         const tn_graph_value *in = &node->in[i];
         if (in->absent) continue;
         place(d, in->from, node->call);
-        fprintf(d->text, "  n%d -> n%d", in->from, node->id);
-        if (in->output) fprintf(d->text, " [taillabel=\"%d\"]", in->output);
-        fprintf(d->text, ";\n");
+        tni_bytes_printf(&d->text, "  n%d -> n%d", in->from, node->id);
+        if (in->output) tni_bytes_printf(&d->text, " [taillabel=\"%d\"]", in->output);
+        tni_bytes_printf(&d->text, ";\n");
         if (in->gradient)
-            fprintf(d->text, "  n%d -> n%d [color=\"#c0392b\", constraint=false];\n", node->id,
-                    in->from);
+            tni_bytes_printf(&d->text, "  n%d -> n%d [color=\"#c0392b\", constraint=false];\n",
+                             node->id, in->from);
     }
 }
 
@@ -116,35 +116,28 @@ static int add(const tn_graph_node *node, void *user)
     for (const tn_graph_call *c = node->call; c && !tni_map_get(&d->boxes, c); c = c->outer)
         for (int i = 0; i < c->n_written; i++) {
             if (!tni_map_get(&d->place, key(c->written[i]))) place(d, c->written[i], c);
-            fprintf(d->text, "  n%d -> n%d [style=dashed, label=\"writes\", constraint=false];\n",
-                    node->id, c->written[i]);
+            tni_bytes_printf(&d->text,
+                             "  n%d -> n%d [style=dashed, label=\"writes\", constraint=false];\n",
+                             node->id, c->written[i]);
         }
     add_edges(d, node);
     add_node(d, node, anywhere ? tni_map_get(&d->place, key(node->id)) : node->call);
-    return d->failed;
+    return d->text.failed;
 }
 
 tn_status tn_graph_dot(FILE *file, tn_tensor *root, tn_graph_options options)
 {
     if (!file) return tni_stream_given("tn_graph_dot", file);
     if (!root || root == TN_NONE) return tni_poison("tn_graph_dot", "root");
-    char *text = NULL;
-    size_t size = 0;
-    drawing d = { .text = open_memstream(&text, &size) };
-    if (!d.text) return tni_error(TN_E_NOMEM, "tn_graph_dot: out of memory");
-    fprintf(d.text, "digraph tape {\n"
-                    "  graph [fontname=\"Helvetica\", fontsize=11, color=\"#999999\", "
-                    "fontcolor=\"#555555\"];\n"
-                    "  node [fontname=\"Helvetica\", fontsize=11];\n"
-                    "  edge [fontname=\"Helvetica\", fontsize=9, color=\"#555555\"];\n");
+    drawing d = { 0 };
+    tni_bytes_printf(&d.text, "digraph tape {\n"
+                              "  graph [fontname=\"Helvetica\", fontsize=11, color=\"#999999\", "
+                              "fontcolor=\"#555555\"];\n"
+                              "  node [fontname=\"Helvetica\", fontsize=11];\n"
+                              "  edge [fontname=\"Helvetica\", fontsize=9, color=\"#555555\"];\n");
     tn_status status = tn_graph_visit(root, add, &d, options);
-    fprintf(d.text, "}\n");
-    bool made = !ferror(d.text) && !d.failed;
-    made = fclose(d.text) == 0 && made;
-    if (status == TN_OK && !made) status = tni_error(TN_E_NOMEM, "tn_graph_dot: out of memory");
-    if (status == TN_OK) fwrite(text, 1, size, file);
-    if (status == TN_OK) status = tni_stream_written("tn_graph_dot", file);
-    free(text);
+    tni_bytes_printf(&d.text, "}\n");
+    status = tni_stream_put("tn_graph_dot", file, status, &d.text);
     tni_map_free(&d.place);
     tni_map_free(&d.boxes);
     return status;

@@ -17,20 +17,10 @@ typedef struct report {
     tn_explain_report counts; /* without its text */
     tn_tensor *loss;
     tn_list *parameters;
-    const tn_optim *opt; /* or NULL */
+    tn_optim *opt; /* or NULL */
 } report;
 
 enum { NOTES = 8 }; /* any more are only counted */
-
-static const tni_end *inputs(const tni_run *r, const tni_use *use)
-{
-    return r->ends + use->end;
-}
-
-static const tni_end *results(const tni_run *r, const tni_use *use)
-{
-    return r->ends + use->end + use->n_in;
-}
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
@@ -48,23 +38,22 @@ static way follow(report *x, int parameter)
         r->value[i].depends = r->value[i].recorded = (int)i == parameter;
     for (size_t u = 0; u < r->n_use; u++) {
         const tni_use *use = &r->use[u];
+        const tni_end *in = r->ends + use->end, *out = in + use->n_in;
         bool depends = false, recorded = false;
         for (int i = 0; i < use->n_in; i++) {
-            tni_end in = inputs(r, use)[i];
-            depends |= r->value[in / 2].depends;
-            recorded |= r->value[in / 2].recorded && in & 1;
+            depends |= r->value[in[i] / 2].depends;
+            recorded |= r->value[in[i] / 2].recorded && in[i] & 1;
         }
         if (!depends) continue;
         w.last = use;
         for (int i = 0; i < use->n_out; i++) {
-            tni_end out = results(r, use)[i];
-            tni_value *value = &r->value[out / 2];
-            if (recorded && !(out & 1) && !w.cut && value->leads) {
+            tni_value *value = &r->value[out[i] / 2];
+            if (recorded && !(out[i] & 1) && !w.cut && value->leads) {
                 w.cut = use;
-                w.lost = (int)(out / 2);
+                w.lost = (int)(out[i] / 2);
             }
             value->depends = true;
-            value->recorded |= recorded && out & 1;
+            value->recorded |= recorded && out[i] & 1;
         }
     }
     return w;
@@ -120,11 +109,6 @@ static tn_status judge_gradient(report *x, const tn_entry *e, tn_tensor *grad)
     return TN_OK;
 }
 
-static bool holds(const tn_optim *opt, const tn_tensor *t)
-{
-    return opt && tni_map_get(&opt->tensors, t);
-}
-
 static tn_status judge_parameters(report *x)
 {
     bool finite = isfinite(x->counts.loss);
@@ -143,7 +127,9 @@ static tn_status judge_parameters(report *x)
         tn_tensor *grad = e->tensor->requires_grad ? x->run.grad[k++] : NULL;
         if (!grad && x->counts.frozen++ < NOTES)
             tni_say(&x->notes, "%s: frozen%s", e->name,
-                    holds(x->opt, e->tensor) ? ", so the optimizer skips it" : "");
+                    x->opt && tni_map_get(&x->opt->tensors, e->tensor)
+                        ? ", so the optimizer skips it"
+                        : "");
         else if (grad && tni_none(grad))
             explain_missing(x, e);
         else if (grad && finite)
@@ -161,7 +147,7 @@ static void judge_optimizer(report *x)
     const tn_optim *opt = x->opt;
     for (int i = 0; i < x->parameters->n; i++) {
         const tn_entry *e = &x->parameters->entry[i];
-        if (!e->tensor->requires_grad || holds(opt, e->tensor)) continue;
+        if (!e->tensor->requires_grad || tni_map_get(&opt->tensors, e->tensor)) continue;
         x->counts.missing++;
         tni_say(&x->findings, "%s: the optimizer does not hold it%s", e->name,
                 tni_map_get(&opt->names, e->name) ? ", but another tensor of that name" : "");
@@ -277,24 +263,18 @@ static tn_status print(report *x, const tn_module *m, FILE *file, tn_explain_rep
         tni_bytes_printf(&text, "%d finding%s\n", c->findings, c->findings == 1 ? "" : "s");
     else
         tni_bytes_printf(&text, "nothing to complain about\n");
-    tn_status status = text.failed ? TN_E_NOMEM : TN_OK;
-    if (status == TN_OK && out) {
+    if (out && !text.failed) {
         *out = *c;
         copy_lines(out->text, sizeof out->text, &text);
     }
-    if (status == TN_OK && file) {
-        fwrite(text.data, 1, text.n, file);
-        status = tni_stream_written("tn_explain_training", file);
-    }
-    tni_bytes_free(&text);
-    return status;
+    return tni_stream_put("tn_explain_training", file, TN_OK, &text);
 }
 
-static tn_status examine(report *x, const tn_optim *opt)
+static tn_status examine(report *x)
 {
     const tni_run *r = &x->run;
+    tn_optim *opt = x->opt;
     x->parameters = tn_parameters(x->run.model);
-    x->opt = opt;
     if (opt && tni_no_optim(opt)) return tni_poison("tn_explain_training", "opt");
     if (!x->parameters) return tni_pending();
     TNI_TRY(tni_run_watch(&x->run, &x->loss));
@@ -302,9 +282,10 @@ static tn_status examine(report *x, const tn_optim *opt)
     r->value[tni_run_number(r, x->loss)].leads = true;
     for (size_t u = r->n_use; u-- > 0;) { /* every value that it was computed from */
         const tni_use *use = &r->use[u];
+        const tni_end *in = r->ends + use->end, *out = in + use->n_in;
         bool leads = false;
-        for (int i = 0; i < use->n_out; i++) leads |= r->value[results(r, use)[i] / 2].leads;
-        for (int i = 0; leads && i < use->n_in; i++) r->value[inputs(r, use)[i] / 2].leads = true;
+        for (int i = 0; i < use->n_out; i++) leads |= r->value[out[i] / 2].leads;
+        for (int i = 0; leads && i < use->n_in; i++) r->value[in[i] / 2].leads = true;
     }
     TNI_TRY(tni_run_gradients(&x->run, x->parameters, x->loss));
     TNI_TRY(judge_parameters(x));
@@ -323,13 +304,13 @@ tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
 {
     TNI_C_NUMBERS;
     TNI_SCOPES_STAY;
-    report x = { 0 };
+    report x = { .opt = opt };
     TNI_TRY(tni_run_begin(&x.run, "tn_explain_training", m, loss, user));
     if (tn_parallel_size() > 1)
         snprintf(x.here, sizeof x.here, " on rank %d of %d", tn_parallel_rank(),
                  tn_parallel_size());
     tn_scope scope = tn_scope_begin();
-    tn_status status = examine(&x, opt);
+    tn_status status = examine(&x);
     tn_status restored = tni_run_restore(&x.run);
     if (status == TN_OK) status = restored;
     if (status == TN_OK) status = print(&x, m, file, out);

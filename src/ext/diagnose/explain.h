@@ -103,6 +103,7 @@ TNI_SHARED tn_status tni_run_slope(tni_run *r, tn_tensor *leaf, tn_tensor *u, do
                                    double *slope);
 /* Fills leaves, leaf and grad: TN_NONE where no gradient arrived. */
 tn_status tni_run_gradients(tni_run *r, const tn_list *parameters, tn_tensor *loss);
+bool tni_trains(const tn_entry *entry, void *unused); /* a leaf of those, for tn_list_filter */
 /* Restores buffers, extra state and the default generator; may be called several times. */
 tn_status tni_run_restore(tni_run *r);
 TNI_SHARED void tni_run_free(tni_run *r);
@@ -111,7 +112,9 @@ TNI_SHARED void tni_run_free(tni_run *r);
 void tni_run_judge(tni_run *r, tni_use *use, const tni_call *c);
 void tni_run_judge_gates(tni_run *r);
 /* Says so if the optimizer's learning rate is far too high or too low. (explain_rate.c) */
-void tni_run_judge_rate(tni_run *r, const tn_optim *opt, double loss);
+void tni_run_judge_rate(tni_run *r, tn_optim *opt, double loss);
+/* An optimizer like model's, with its state, of the parameters of a copy. (check_state.c) */
+tn_optim *tni_optim_like(tn_optim *opt, tn_module *model, tn_module *copy);
 
 /* The number of a tensor that took part, else -1. */
 int tni_run_number(const tni_run *r, const tn_tensor *t);

@@ -5,12 +5,12 @@
  */
 #include <tenon/parallel.h>
 
-#include "ext/diagnose/check_state.h"
 #include "ext/diagnose/explain.h"
 
 typedef struct trial {
     tni_run *run;
-    tni_check_copy copy;
+    tn_module *copy;
+    tn_optim *opt;    /* of the copy; NULL: failed */
     tn_list *leaf;    /* of the copy, which the optimizer has moved */
     tn_tensor **step; /* by these */
 } trial;
@@ -27,25 +27,19 @@ static double loss_at(const trial *x, double t)
         for (int i = 0; i < x->leaf->n && status == TN_OK; i++)
             TN_NO_GRAD status = tn_copy_(x->leaf->entry[i].tensor,
                                          tn_add(x->run->leaf[i], tn_mul_scalar(x->step[i], t)));
-        if (status == TN_OK) loss = tn_item(x->run->loss(x->copy.m, x->run->user));
+        if (status == TN_OK) loss = tn_item(x->run->loss(x->copy, x->run->user));
     }
     return loss;
-}
-
-static bool trains(const tn_entry *e, void *user)
-{
-    (void)user;
-    return e->tensor->requires_grad;
 }
 
 /* Steps with the run's gradients. Returns the loss's slope along the step: below 0; NaN: failed. */
 static double make_step(trial *x)
 {
     double slope = 0;
-    x->leaf = tn_list_filter(tn_parameters(x->copy.m), trains, NULL);
+    x->leaf = tn_list_filter(tn_parameters(x->copy), tni_trains, NULL);
     for (int i = 0; x->leaf && i < x->leaf->n; i++)
         if (tn_set_grad(x->leaf->entry[i].tensor, x->run->grad[i]) != TN_OK) return NAN;
-    if (!x->leaf || tn_optim_step(x->copy.opt) != TN_OK) return NAN;
+    if (!x->leaf || tn_optim_step(x->opt) != TN_OK) return NAN;
     TN_NO_GRAD for (int i = 0; i < x->leaf->n; i++)
     {
         x->step[i] = tn_sub(x->leaf->entry[i].tensor, x->run->leaf[i]);
@@ -77,7 +71,7 @@ static void judge(const trial *x, double lr, double loss, double slope)
     }
 }
 
-void tni_run_judge_rate(tni_run *r, const tn_optim *opt, double loss)
+void tni_run_judge_rate(tni_run *r, tn_optim *opt, double loss)
 {
     const size_t n = (size_t)r->leaves->n;
     if (!n || !(fabs(loss) * SMALLEST >= 1) || !isfinite(loss)) return;
@@ -85,15 +79,15 @@ void tni_run_judge_rate(tni_run *r, const tn_optim *opt, double loss)
     tni_saved_error before;
     tni_error_save(&before);
     tn_error_clear();
-    tni_check c = { .model = r->model, .opt = (tn_optim *)(uintptr_t)opt };
     trial x = { .run = r, .step = tni_calloc_n(n, sizeof *x.step) };
-    tni_generator_get(tn_default_generator(), &c.generator);
     TN_SCOPE
     {
-        if (x.step) x.copy = tni_check_copies(&c, c.model, c.opt);
-        const double slope = x.copy.opt && !tni_pending() ? make_step(&x) : NAN;
+        if (x.step) x.copy = tn_module_clone(r->model);
+        if (x.copy) x.opt = tni_optim_like(opt, r->model, x.copy);
+        const double slope = x.opt && !tni_pending() ? make_step(&x) : NAN;
         if (isfinite(slope)) judge(&x, opt->group[0].lr, loss, slope);
-        tni_check_drop(&x.copy);
+        tn_optim_free(x.opt);
+        tn_module_drop(x.copy);
     }
     tni_free(x.step, n * sizeof *x.step);
     tni_error_restore(&before); /* what cannot be copied or stepped is not judged */

@@ -25,11 +25,9 @@ void tni_say(tni_lines *lines, const char *format, ...)
 
 const char *tni_run_place(const tni_run *r, int module, char *text, size_t size)
 {
-    const tni_part *p = module < 0 ? NULL : &r->part[module];
-    if (!p)
-        snprintf(text, size, "the loss function");
-    else
-        snprintf(text, size, "%s%s%s", p->path, p->path[0] ? ": " : "", p->module->type->name);
+    if (module < 0) return "the loss function";
+    const tni_part *p = &r->part[module];
+    snprintf(text, size, "%s%s%s", p->path, p->path[0] ? ": " : "", p->module->type->name);
     return text;
 }
 
@@ -316,7 +314,7 @@ tn_status tni_run_slope(tni_run *r, tn_tensor *leaf, tn_tensor *u, double h, dou
     return status;
 }
 
-static bool trains(const tn_entry *entry, void *user)
+bool tni_trains(const tn_entry *entry, void *user)
 {
     (void)user;
     return entry->tensor->requires_grad;
@@ -324,7 +322,7 @@ static bool trains(const tn_entry *entry, void *user)
 
 tn_status tni_run_gradients(tni_run *r, const tn_list *parameters, tn_tensor *loss)
 {
-    r->leaves = tn_list_filter(parameters, trains, NULL);
+    r->leaves = tn_list_filter(parameters, tni_trains, NULL);
     if (!r->leaves) return tni_pending();
     int n = r->leaves->n;
     r->leaf = tni_alloc_n(2 * (size_t)n + 1, sizeof *r->leaf); /* never 0 */

@@ -24,11 +24,6 @@ static bool is(const tni_call *c, const char *op)
     return strcmp(c->op->name, op) == 0;
 }
 
-static const char *place(const tni_run *r, const tni_use *use, char *text, size_t size)
-{
-    return tni_run_place(r, use->module, text, size);
-}
-
 /* A softmax, or an op that only views one, made t: its use; NULL. */
 static const tni_use *softmax_behind(const tni_run *r, const tn_tensor *t)
 {
@@ -50,7 +45,7 @@ static void judge_logits(tni_run *r, const tni_call *c)
                                 "tn_log_softmax, or logits and tn_cross_entropy"
                               : "(loss): tn_cross_entropy reads the result of tn_softmax (in %s): "
                                 "want logits, since it takes the softmax itself",
-            place(r, use, at, sizeof at));
+            tni_run_place(r, use->module, at, sizeof at));
 }
 
 /* ids: n targets, c classes */
@@ -106,7 +101,7 @@ static void judge_input(tni_run *r, const tni_use *use, const tni_call *c)
             "(data): tn_%s reads %s with values from %.4g to %.4g (in %s): want inputs scaled, for "
             "example to mean 0 and deviation 1",
             c->op->name, tni_text(x), tn_item(tn_min_all(x)), tn_item(tn_max_all(x)),
-            place(r, use, at, sizeof at));
+            tni_run_place(r, use->module, at, sizeof at));
 }
 
 /* Units along the channels of images, else along the last axis. Far down in a new deep network all
@@ -128,7 +123,8 @@ static void judge_relu(tni_run *r, const tni_use *use, const tni_call *c)
                 "(values): %.0f of %" PRId64 " units of tn_relu are 0 for all %" PRId64
                 " inputs (in %s): dead; want a lower learning rate, other biases, or "
                 "tn_leaky_relu",
-                dead, units, tni_shape_numel(&y->shape) / units, place(r, use, at, sizeof at));
+                dead, units, tni_shape_numel(&y->shape) / units,
+                tni_run_place(r, use->module, at, sizeof at));
 }
 
 /* The share of t's elements whose gate lets less than 1 % through. */
@@ -196,6 +192,7 @@ void tni_run_judge_gates(tni_run *r)
         tni_say(&r->mistakes,
                 "(values): %.0f %% of the %s of tn_%s are at their ends (in %s): saturated; want "
                 "smaller inputs or weights",
-                100 * use->ends, cell ? "gates" : "results", use->op, place(r, use, at, sizeof at));
+                100 * use->ends, cell ? "gates" : "results", use->op,
+                tni_run_place(r, use->module, at, sizeof at));
     }
 }

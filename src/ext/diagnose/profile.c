@@ -51,6 +51,8 @@ typedef struct profile {
     tn_status failed;
 } profile;
 
+static const char f[] = "tn_profile";
+
 static double now(void)
 {
     return 1e-9 * (double)tni_nanoseconds();
@@ -456,14 +458,10 @@ static tn_status print_laps(const profile *p)
         tni_bytes_printf(&b, "}}");
     }
     tni_bytes_printf(&b, "\n]}\n");
-    if (!b.failed) fwrite(b.data, 1, b.n, p->o.events);
-    tni_bytes_free(&b);
-    return b.failed ? TN_E_NOMEM : TN_OK;
+    return tni_stream_put(f, p->o.events, TN_OK, &b);
 }
 
 /* ---- the function ---------------------------------------------------------------------------- */
-
-static const char f[] = "tn_profile";
 
 static tn_status run(profile *p, tn_profile_step step, void *user)
 {
@@ -540,11 +538,9 @@ tn_status tn_profile(tn_profile_step step, void *user, tn_profile_options o)
     part *sum = status == TN_OK ? tni_alloc_n(p.n_parts, sizeof *sum) : NULL;
     if (status == TN_OK && !sum) status = TN_E_NOMEM;
     if (status == TN_OK && o.file) print(&p, sum);
+    if (status == TN_OK && o.file) status = tni_stream_written(f, o.file);
     if (status == TN_OK && o.events) status = print_laps(&p);
     if (sum) tni_free(sum, p.n_parts * sizeof *sum);
     profile_free(&p);
-    FILE *const files[] = { o.file, o.events };
-    for (int i = 0; i < 2 && status == TN_OK; i++)
-        if (files[i]) status = tni_stream_written(f, files[i]);
     return status;
 }

@@ -3,7 +3,7 @@
  * the bits of its calls, over several steps, and every buffer moves once in a run. Rows that cannot
  * be captured are refused by name, and the same step works as a call.
  *
- * Seen to fail: in steps.c the numbers of a step (rates, what prepare makes) left as captured.
+ * Seen to fail: in capture.c the numbers of a step (rates, what prepare makes) left as captured.
  */
 #include "buffer_table.h"
 #include "models.h"
