@@ -10,7 +10,7 @@
 # made, after the ranks have agreed, with buckets of any size, or of bf16 that is filled up after its size was
 # checked; "handles" with a handle that takes the other's failure for its own; "alone" with a step that goes on after
 # such a pass; "beside" with ends of other processes taken for the rank's; "own" with MPI ended twice; "ended" with
-# mpi_wait.c deaf to ends, or not told of them; "early" with every end taken for a fault; "apart" with questions that
+# mpi.c deaf to ends, or not told of them; "early" with every end taken for a fault; "apart" with questions that
 # nobody answers; "stopped" without a timeout.
 set -euo pipefail
 driver=$(realpath "$1")

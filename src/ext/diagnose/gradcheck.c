@@ -156,10 +156,8 @@ static tn_status first_order(const check *c)
 /* ---- second derivatives ---------------------------------------------------------------------- */
 
 typedef struct gradient_of {
-    tn_function f;
-    void *user;
-    int n;     /* inputs of f; the cotangent follows them */
-    int input; /* the gradient of this one */
+    const check *c; /* of f; the cotangent follows its inputs */
+    int input;      /* the gradient of this one */
 } gradient_of;
 
 /* g_i(x, v): recorded when the caller records. */
@@ -168,10 +166,10 @@ static tn_tensor *gradient(tn_tensor **inputs, void *user)
     const gradient_of *g = user;
     tn_tensor *dx = TN_NONE;
     bool record = tn_set_grad_enabled(true);
-    tn_tensor *y = g->f(inputs, g->user);
+    tn_tensor *y = g->c->f(inputs, g->c->user);
     tn_status status = TN_OK;
     if (y && y->requires_grad)
-        status = tn_gradients(1, &y, &inputs[g->n], 1, &inputs[g->input], &dx,
+        status = tn_gradients(1, &y, &inputs[g->c->n], 1, &inputs[g->input], &dx,
                               record ? TN_CREATE_GRAPH : 0);
     tn_set_grad_enabled(record);
     if (!y || status != TN_OK) return NULL;
@@ -198,7 +196,7 @@ static tn_status second_order(const check *c)
     tn_status status = inputs[c->n] ? TN_OK : tni_pending();
     for (int i = 0; i < c->n && status == TN_OK; i++) {
         if (!c->inputs[i]->requires_grad) continue;
-        gradient_of g = { c->f, c->user, c->n, i };
+        gradient_of g = { c, i };
         check second = { gradient, inputs, c->n + 1, &g, c->o, "second derivative: " };
         status = first_order(&second);
     }

@@ -22,9 +22,8 @@ enum { BETWEEN, ENGINE, HOOKS, ITSELF, FIXED }; /* the parts that every profile 
 
 /* An op in a module; `blocks.0` and `blocks.1` are one module, `blocks.*`. */
 typedef struct part {
-    char *op;
+    char *op, *module; /* "blocks.*: Block"; "" outside of all */
     kind kind;
-    int64_t module; /* -1: outside of all */
     double calls, seconds, flops, bytes;
     double backward;       /* of a sum over a module: seconds */
     int64_t live, at_peak; /* bytes of storages that it made */
@@ -39,10 +38,9 @@ typedef struct profile {
     tni_watcher watcher;
     tn_profile_options o;
     part *parts;
-    char **modules;
     lap *laps;       /* of the last step, if somebody wants them */
     int64_t *around; /* the parts whose work is interrupted, the innermost last */
-    size_t n_parts, n_modules, n_laps, depth, capacity[4];
+    size_t n_parts, n_laps, depth, capacity[3];
     tni_map made;               /* storages -> 1 + the part that made them */
     int64_t at_work, live;      /* a part; bytes of what was made in this step */
     int64_t peak, made_at_peak; /* bytes in use, and live then */
@@ -61,11 +59,9 @@ static double now(void)
 /* ---- parts ----------------------------------------------------------------------------------- */
 
 /* The module of a call: its path with a star for each number, and its type. */
-static int64_t module_of(profile *p, const tni_call_site *site)
+static void name_module(const tni_call_site *site, char *text, size_t size)
 {
-    char text[TNI_NAME_LIMIT + 128];
     size_t n = 0;
-    if (!site) return -1;
     for (const char *c = site->path; *c && n < TNI_NAME_LIMIT; n++) {
         size_t digits = strspn(c, "0123456789");
         bool number =
@@ -73,36 +69,35 @@ static int64_t module_of(profile *p, const tni_call_site *site)
         text[n] = number ? '*' : *c;
         c += number ? digits : 1;
     }
-    snprintf(text + n, sizeof text - n, "%s%s", n ? ": " : "", site->type);
-    for (size_t i = 0; i < p->n_modules; i++)
-        if (strcmp(p->modules[i], text) == 0) return (int64_t)i;
-    char *copy = tni_room(&p->modules, &p->capacity[0], p->n_modules, 1, sizeof copy)
-                     ? tni_strdup(text)
-                     : NULL;
-    if (!copy) return p->failed = TN_E_NOMEM, -1;
-    p->modules[p->n_modules] = copy;
-    return (int64_t)p->n_modules++;
+    snprintf(text + n, size - n, "%s%s", n ? ": " : "", site->type);
 }
 
-static int64_t part_of(profile *p, const char *op, kind kind, int64_t module)
+/* site: NULL: outside of all modules. */
+static int64_t part_of(profile *p, const char *op, kind kind, const tni_call_site *site)
 {
+    char module[TNI_NAME_LIMIT + 128] = "";
+    if (site) name_module(site, module, sizeof module);
     if (strncmp(op, "tn_", 3) == 0) op += 3;
     for (size_t i = 0; i < p->n_parts; i++) {
         const part *q = &p->parts[i];
-        if (q->kind == kind && q->module == module && strcmp(q->op, op) == 0) return (int64_t)i;
+        if (q->kind == kind && strcmp(q->op, op) == 0 && strcmp(q->module, module) == 0)
+            return (int64_t)i;
     }
-    part new = { .kind = kind, .module = module };
-    if (tni_room(&p->parts, &p->capacity[1], p->n_parts, 1, sizeof new)) new.op = tni_strdup(op);
-    if (!new.op) return p->failed = TN_E_NOMEM, BETWEEN;
-    p->parts[p->n_parts] = new;
-    return (int64_t)p->n_parts++;
+    if (!tni_room(&p->parts, &p->capacity[0], p->n_parts, 1, sizeof *p->parts))
+        return p->failed = TN_E_NOMEM, BETWEEN;
+    part *new = &p->parts[p->n_parts];
+    *new = (part){ .op = tni_strdup(op), .module = tni_strdup(module), .kind = kind };
+    if (new->op &&new->module) return (int64_t)p->n_parts++;
+    tni_strfree(new->op);
+    tni_strfree(new->module);
+    return p->failed = TN_E_NOMEM, BETWEEN;
 }
 
 /* ---- laps ------------------------------------------------------------------------------------ */
 
 static void enter(profile *p, int64_t whose)
 {
-    if (tni_room(&p->around, &p->capacity[3], p->depth, 1, sizeof *p->around))
+    if (tni_room(&p->around, &p->capacity[1], p->depth, 1, sizeof *p->around))
         p->around[p->depth++] = p->at_work;
     else
         p->failed = TN_E_NOMEM;
@@ -192,7 +187,7 @@ static tn_status starts(tni_watcher *self, const char *op)
     end_lap(p);
     if (!tni_op_running) p->depth = 0, p->at_work = BETWEEN; /* also where an op has failed */
     tn_status status = tni_call_site_now(&site);
-    if (status == TN_OK) enter(p, part_of(p, op, FORWARD, module_of(p, site)));
+    if (status == TN_OK) enter(p, part_of(p, op, FORWARD, site));
     go_on(p);
     return status;
 }
@@ -227,7 +222,7 @@ static tn_status changes(tni_watcher *self, const char *function, const tn_tenso
     tni_call_site *site;
     end_lap(p);
     tn_status status = tni_call_site_now(&site);
-    if (status == TN_OK) enter(p, part_of(p, function, IN_PLACE, module_of(p, site)));
+    if (status == TN_OK) enter(p, part_of(p, function, IN_PLACE, site));
     double bytes = tni_none(source) ? 0 : bytes_of(&source->shape, source->dtype);
     if (status == TN_OK) count(p, 0, bytes + bytes_of(&target->shape, target->dtype));
     go_on(p);
@@ -259,9 +254,8 @@ static void ends(tni_watcher *self, const struct tni_engine_pass *pass, tn_statu
 static tn_status arrived(tni_watcher *self, const tni_node *node)
 {
     profile *p = (profile *)self;
-    const tni_call_site *site = node->origin ? node->origin->site : NULL;
     end_lap(p); /* what it gave was added to the others */
-    p->at_work = part_of(p, node->op->name, BACKWARD, module_of(p, site));
+    p->at_work = part_of(p, node->op->name, BACKWARD, node->origin ? node->origin->site : NULL);
     go_on(p);
     return p->failed;
 }
@@ -358,9 +352,9 @@ static size_t summed(const profile *p, bool by_op, part *sum)
     for (size_t i = 0; i < p->n_parts; i++) {
         const part *q = &p->parts[i];
         size_t k = 0;
-        if (!by_op && q->module < 0) continue;
+        if (!by_op && !q->module[0]) continue;
         while (k < n && (by_op ? sum[k].kind != q->kind || strcmp(sum[k].op, q->op) != 0
-                               : sum[k].module != q->module))
+                               : strcmp(sum[k].module, q->module) != 0))
             k++;
         if (k == n) sum[n++] = (part){ .op = q->op, .kind = q->kind, .module = q->module };
         sum[k].calls += q->calls;
@@ -389,9 +383,11 @@ static const char *name_of(const part *q, char *name, size_t size)
     return name;
 }
 
-static void print(const profile *p, part *sum)
+static tn_status print(const profile *p)
 {
     FILE *file = p->o.file;
+    part *sum = tni_alloc_n(p->n_parts, sizeof *sum);
+    if (!sum) return TN_E_NOMEM;
     const size_t rows = (size_t)p->o.rows;
     const double steps = p->o.steps, all = p->wall;
     double total = 0;
@@ -418,7 +414,7 @@ static void print(const profile *p, part *sum)
     n = summed(p, false, sum);
     if (n) fprintf(file, "%-54s %9s %9s %9s\n", "in modules", "ms", "%", "backward");
     for (size_t i = 0; i < n && i < rows; i++) {
-        fprintf(file, "%-54s", p->modules[sum[i].module]);
+        fprintf(file, "%-54s", sum[i].module);
         cell(file, sum[i].seconds / steps * 1e3);
         cell(file, sum[i].seconds / all * 100);
         cell(file, sum[i].backward / steps * 1e3);
@@ -432,8 +428,9 @@ static void print(const profile *p, part *sum)
     qsort(sum, p->n_parts, sizeof *sum, largest_first);
     for (size_t i = 0; i < p->n_parts && i < rows && sum[i].at_peak > 0; i++)
         fprintf(file, "%11.2f MiB by %s%s%s%s\n", (double)sum[i].at_peak * mib, sum[i].op,
-                words[sum[i].kind], sum[i].module < 0 ? "" : " in ",
-                sum[i].module < 0 ? "" : p->modules[sum[i].module]);
+                words[sum[i].kind], sum[i].module[0] ? " in " : "", sum[i].module);
+    tni_free(sum, p->n_parts * sizeof *sum);
+    return tni_stream_written(f, file);
 }
 
 static void add_text(tni_bytes *b, const char *text)
@@ -454,7 +451,7 @@ static tn_status print_laps(const profile *p)
         tni_bytes_printf(&b, ",\"ph\":\"X\",\"pid\":1,\"tid\":1,\"ts\":%.3f,\"dur\":%.3f,",
                          (l->from - p->laps[0].from) * 1e6, (l->to - l->from) * 1e6);
         tni_bytes_printf(&b, "\"args\":{\"module\":");
-        add_text(&b, q->module < 0 ? "" : p->modules[q->module]);
+        add_text(&b, q->module);
         tni_bytes_printf(&b, "}}");
     }
     tni_bytes_printf(&b, "\n]}\n");
@@ -497,12 +494,13 @@ static tn_status measure(profile *p, tn_profile_step step, void *user)
 
 static void profile_free(profile *p)
 {
-    for (size_t i = 0; i < p->n_parts; i++) tni_strfree(p->parts[i].op);
-    for (size_t i = 0; i < p->n_modules; i++) tni_strfree(p->modules[i]);
-    tni_room_free(&p->modules, &p->capacity[0], sizeof *p->modules);
-    tni_room_free(&p->parts, &p->capacity[1], sizeof *p->parts);
+    for (size_t i = 0; i < p->n_parts; i++) {
+        tni_strfree(p->parts[i].op);
+        tni_strfree(p->parts[i].module);
+    }
+    tni_room_free(&p->parts, &p->capacity[0], sizeof *p->parts);
+    tni_room_free(&p->around, &p->capacity[1], sizeof *p->around);
     tni_room_free(&p->laps, &p->capacity[2], sizeof *p->laps);
-    tni_room_free(&p->around, &p->capacity[3], sizeof *p->around);
     tni_map_free(&p->made);
 }
 
@@ -531,16 +529,12 @@ tn_status tn_profile(tn_profile_step step, void *user, tn_profile_options o)
     if (!o.rows) p.o.rows = 20;
     static const char *const fixed[FIXED] = { "between the ops", "the pass of backward",
                                               "hooks of gradients", "the profile itself" };
-    for (int i = 0; i < FIXED; i++) part_of(&p, fixed[i], OTHER, -1);
+    for (int i = 0; i < FIXED; i++) part_of(&p, fixed[i], OTHER, NULL);
     tni_watcher *outer = tni_watch(NULL);
     tn_status status = p.failed == TN_OK ? measure(&p, step, user) : p.failed;
     tni_watch(outer);
-    part *sum = status == TN_OK ? tni_alloc_n(p.n_parts, sizeof *sum) : NULL;
-    if (status == TN_OK && !sum) status = TN_E_NOMEM;
-    if (status == TN_OK && o.file) print(&p, sum);
-    if (status == TN_OK && o.file) status = tni_stream_written(f, o.file);
+    if (status == TN_OK && o.file) status = print(&p);
     if (status == TN_OK && o.events) status = print_laps(&p);
-    if (sum) tni_free(sum, p.n_parts * sizeof *sum);
     profile_free(&p);
     return status;
 }

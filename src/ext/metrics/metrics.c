@@ -167,14 +167,6 @@ static double ratio_of(const tn_tensor *pair)
     return tn_copy_out(pair, v, sizeof v, TN_F64) == TN_OK && v[1] != 0 ? v[0] / v[1] : NAN;
 }
 
-static double mean_of(const metric *m)
-{
-    const double mean = ratio_of(m->sums);
-    return m->kind == TN_ROOT_MEAN_SQUARED_ERROR ? sqrt(mean)
-           : m->kind == TN_PERPLEXITY            ? exp(mean)
-                                                 : mean;
-}
-
 /* [3, K]: precision, recall, F1. of: how often each class is a target; both: and a prediction. */
 static tn_tensor *scores_of(const metric *m, tn_tensor **of, tn_tensor **both)
 {
@@ -223,7 +215,11 @@ static double area_of(const metric *m)
 static double value_of(const metric *m)
 {
     if (m->kind == TN_CONFUSION) return score_of(m, TN_RECALL, TN_MICRO);
-    return m->kind == TN_AUC ? area_of(m) : mean_of(m);
+    if (m->kind == TN_AUC) return area_of(m);
+    const double mean = ratio_of(m->sums);
+    return m->kind == TN_ROOT_MEAN_SQUARED_ERROR ? sqrt(mean)
+           : m->kind == TN_PERPLEXITY            ? exp(mean)
+                                                 : mean;
 }
 
 /* The scores of all ranks, those that are none before the others. */

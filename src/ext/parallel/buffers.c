@@ -39,43 +39,30 @@ static tn_status copy(const tn_data_parallel *p, const tn_list *list, tn_buffer_
  * room for as many more; the copies there show what has changed. */
 tn_status tni_buffers_pack(tn_data_parallel *p, const tn_list *buffers)
 {
-    size_t mean, first;
-    copy(p, buffers, TN_BUFFERS_MEAN, NULL, NULL, &mean);
-    copy(p, buffers, TN_BUFFERS_FIRST, NULL, NULL, &first);
-    size_t size = 2 * (mean + first) + 1; /* of no buffers there is an address, too */
+    copy(p, buffers, TN_BUFFERS_MEAN, NULL, NULL, &p->mean_bytes);
+    copy(p, buffers, TN_BUFFERS_FIRST, NULL, NULL, &p->first_bytes);
+    size_t size = 2 * (p->mean_bytes + p->first_bytes) + 1; /* never 0 */
     if (!tni_room(&p->block, &p->block_capacity, 0, size, 1)) return TN_E_NOMEM;
-    TNI_TRY(copy(p, buffers, TN_BUFFERS_MEAN, p->block, NULL, &mean));
-    return copy(p, buffers, TN_BUFFERS_FIRST, p->block + 2 * mean, NULL, &first);
-}
-
-/* Exchanges the rule's part of the block, and moves *at behind it. */
-static tn_status share(const tn_data_parallel *p, const tn_list *list, tn_buffer_rule rule,
-                       char **at)
-{
-    const tni_mpi *mpi = tni_ranks();
-    const char *reason;
-    size_t n;
-    char *block = *at;
-    copy(p, list, rule, NULL, NULL, &n);
-    if (n == 0) return TN_OK;
-    memcpy(block + n, block, n);
-    *at += 2 * n;
-    if (rule == TN_BUFFERS_FIRST) {
-        reason = mpi->broadcast(p->group, block, n, 0);
-    } else {
-        double *number = (double *)(void *)block;
-        reason = mpi->sum(p->group, number, n / sizeof *number, TN_F64);
-        for (size_t i = 0; i < n / sizeof *number; i++) number[i] /= mpi->size;
-    }
-    if (reason) return tni_ranks_status(function, reason);
-    return copy(p, list, rule, block, block + n, &n);
+    char *first = p->block + 2 * p->mean_bytes;
+    TNI_TRY(copy(p, buffers, TN_BUFFERS_MEAN, p->block, NULL, &p->mean_bytes));
+    return copy(p, buffers, TN_BUFFERS_FIRST, first, NULL, &p->first_bytes);
 }
 
 tn_status tni_share_buffers(const tn_data_parallel *p, const tn_list *buffers)
 {
-    char *at = p->block;
-    TNI_TRY(share(p, buffers, TN_BUFFERS_MEAN, &at));
-    return share(p, buffers, TN_BUFFERS_FIRST, &at);
+    size_t mean = p->mean_bytes, first = p->first_bytes, n = mean / sizeof(double);
+    double *number = (double *)(void *)p->block;
+    char *sent = p->block + 2 * mean;
+    if (mean) {
+        memcpy(p->block + mean, p->block, mean);
+        TNI_TRY(TNI_MPI(function, sum, p->group, number, n, TN_F64));
+        for (size_t i = 0; i < n; i++) number[i] /= tn_parallel_size();
+        TNI_TRY(copy(p, buffers, TN_BUFFERS_MEAN, p->block, p->block + mean, &mean));
+    }
+    if (first == 0) return TN_OK;
+    memcpy(sent + first, sent, first);
+    TNI_TRY(TNI_MPI(function, broadcast, p->group, sent, first, 0));
+    return copy(p, buffers, TN_BUFFERS_FIRST, sent, sent + first, &first);
 }
 
 /* ---- rules ----------------------------------------------------------------------------------- */

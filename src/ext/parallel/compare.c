@@ -44,15 +44,14 @@ typedef struct remark {
 static tn_status exchange_notes(const char *function, tni_mpi_group group, const remark *own)
 {
     int64_t any = own->status != TN_OK;
-    tn_status status = tni_ranks_status(function, tni_ranks()->sum(group, &any, 1, TN_I64));
-    for (int r = 0; r < tn_parallel_size() && status == TN_OK && any; r++) {
+    TNI_TRY(TNI_MPI(function, sum, group, &any, 1, TN_I64));
+    for (int r = 0; r < tn_parallel_size() && any; r++) {
         remark theirs = *own;
-        status =
-            tni_ranks_status(function, tni_ranks()->broadcast(group, &theirs, sizeof theirs, r));
-        if (status == TN_OK && theirs.status != TN_OK)
-            status = tni_error(theirs.status, "%s: on rank %d %s", function, r, theirs.text);
+        TNI_TRY(TNI_MPI(function, broadcast, group, &theirs, sizeof theirs, r));
+        if (theirs.status != TN_OK)
+            return tni_error(theirs.status, "%s: on rank %d %s", function, r, theirs.text);
     }
-    return status;
+    return TN_OK;
 }
 
 tn_status tni_agree(const char *function, tni_mpi_group group, tn_status status)
@@ -106,16 +105,15 @@ static tn_status compare_text(const char *function, tni_mpi_group group, tn_stat
                               tni_bytes *own, const char *verdict)
 {
     remark note = { 0 };
-    const tni_mpi *mpi = tni_ranks();
     tni_bytes_add(own, "", 1);
     if (status == TN_OK && own->failed) status = tni_pending();
     uint64_t n = own->n;
-    tn_status sent = tni_ranks_status(function, mpi->broadcast(group, &n, sizeof n, 0));
+    tn_status sent = TNI_MPI(function, broadcast, group, &n, sizeof n, 0);
     char *first = status == TN_OK && sent == TN_OK ? tni_alloc_n(n + 1, 1) : NULL;
     if (status == TN_OK && !first) status = TN_E_NOMEM;
     status = sent == TN_OK ? tni_agree(function, group, status) : sent;
     if (status == TN_OK && tn_parallel_rank() == 0) memcpy(first, own->data, n);
-    if (status == TN_OK) status = tni_ranks_status(function, mpi->broadcast(group, first, n, 0));
+    if (status == TN_OK) status = TNI_MPI(function, broadcast, group, first, n, 0);
     if (status == TN_OK) {
         note_difference(&note, own->data, first, verdict);
         status = exchange_notes(function, group, &note);

@@ -80,7 +80,6 @@ static tn_status prepare(const char *function, tn_data_parallel **made, tn_modul
     p->device = parameters->entry[0].tensor->storage->device;
     TNI_TRY(check_tensors(function, all, p->device));
     if (!tni_ranks()) return TN_OK;
-    tni_reduce_set(p);
     TNI_TRY(take_parameters(p, parameters));
     TNI_TRY(tni_buckets_make(p));
     TNI_TRY(tni_wire_new(function, p->device, &p->group, &p->wire));
@@ -92,7 +91,7 @@ static tn_status make(const char *function, tn_data_parallel **made, tn_module *
 {
     tni_mpi_group group = { 0 };
     if (!tni_ranks()) return prepare(function, made, model, o);
-    TNI_TRY(tni_ranks_status(function, tni_ranks()->group_new(&group)));
+    TNI_TRY(TNI_MPI(function, group_new, &group));
     tn_status status = tni_agree(function, group, prepare(function, made, model, o));
     if (*made) {
         (*made)->group = group;

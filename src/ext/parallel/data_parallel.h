@@ -61,7 +61,7 @@ struct tn_data_parallel {
     char *reports;  /* (1 + size) reports: ours, then all ranks'; NULL before the first */
     bool reported;  /* they hold those of a pass */
     char *block;    /* room for the buffers that are sent */
-    size_t block_capacity;
+    size_t block_capacity, mean_bytes, first_bytes; /* of it, by their rules */
     int64_t bucket_bytes;
     tn_dtype messages; /* TN_F32, or TN_BF16 */
     tn_buffer_rule rule;
@@ -96,13 +96,11 @@ void tni_shards_detach(tn_data_parallel *p);
 
 /* ---- reduce.c -------------------------------------------------------------------------------- */
 
-/* Makes the buckets. */
+/* Makes the buckets, and sets the functions of p->sync. */
 tn_status tni_buckets_make(tn_data_parallel *p);
 void tni_buckets_free(tn_data_parallel *p);
 /* TN_E_STATE after a pass that this rank did not end as the others did: p sends nothing more. */
 tn_status tni_usable(const char *function, const tn_data_parallel *p);
-/* Sets the functions of p->sync. */
-void tni_reduce_set(tn_data_parallel *p);
 /* A rank's report of the last pass; -1: ours, before it is sent. */
 static inline tni_report *tni_report_of(const tn_data_parallel *p, int rank)
 {

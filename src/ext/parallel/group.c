@@ -118,7 +118,7 @@ int tn_parallel_size(void)
 
 tn_status tn_parallel_barrier(void)
 {
-    return mpi ? tni_ranks_status("tn_parallel_barrier", mpi->barrier(world)) : TN_OK;
+    return mpi ? TNI_MPI("tn_parallel_barrier", barrier, world) : TN_OK;
 }
 
 tn_status tni_ranks_copy(const char *function, tni_mpi_group group, tn_status status, tn_tensor *t,
@@ -130,7 +130,7 @@ tn_status tni_ranks_copy(const char *function, tni_mpi_group group, tn_status st
     status = tni_agree(function, group, status);
     if (status == TN_OK) {
         memcpy(theirs, own, nbytes);
-        status = tni_ranks_status(function, mpi->broadcast(group, theirs, nbytes, from));
+        status = TNI_MPI(function, broadcast, group, theirs, nbytes, from);
         /* equal bits are not written: version and graphs that read the tensor stay valid */
         if (status == TN_OK && memcmp(own, theirs, nbytes) != 0)
             TN_NO_GRAD status = tn_copy_in(t, theirs, nbytes, t->dtype);
@@ -146,9 +146,8 @@ static tn_status same_kind(const char *function, const tn_tensor *t, int from)
     int64_t own[2 + TN_MAX_RANK] = { t->dtype, t->shape.rank }, theirs[2 + TN_MAX_RANK];
     for (int i = 0; i < t->shape.rank; i++) own[2 + i] = t->shape.size[i];
     memcpy(theirs, own, sizeof own);
-    tn_status status =
-        tni_ranks_status(function, mpi->broadcast(world, theirs, sizeof theirs, from));
-    if (status != TN_OK || memcmp(own, theirs, sizeof own) == 0) return status;
+    TNI_TRY(TNI_MPI(function, broadcast, world, theirs, sizeof theirs, from));
+    if (memcmp(own, theirs, sizeof own) == 0) return TN_OK;
     return tni_error(TN_E_SHAPE, "%s: %s of %s: want the shape and dtype of rank %d", function,
                      tni_text(t), tn_dtype_name(t->dtype), from);
 }
@@ -170,7 +169,7 @@ static tn_status sum_in(const char *function, tn_tensor *t, void *data, size_t n
     unsigned char *failed = (unsigned char *)data + n * size;
     tn_status status = tn_copy_out(t, data, n * size, t->dtype);
     memset(failed, status != TN_OK, size);
-    TNI_TRY(tni_ranks_status(function, mpi->sum(world, data, n + 1, t->dtype)));
+    TNI_TRY(TNI_MPI(function, sum, world, data, n + 1, t->dtype));
     if (memcmp(failed, (uint64_t[]){ 0 }, size) != 0) return tni_agree(function, world, status);
     return tn_copy_in(t, data, n * size, t->dtype);
 }
@@ -247,7 +246,7 @@ tn_status tn_parallel_share_random(void)
     uint64_t seed, offset;
     if (!mpi) return TN_OK;
     tn_generator_get_state(tn_default_generator(), state);
-    TNI_TRY(tni_ranks_status(__func__, mpi->broadcast(world, state, sizeof state, 0)));
+    TNI_TRY(TNI_MPI(__func__, broadcast, world, state, sizeof state, 0));
     TNI_TRY(tn_generator_set_state(tn_default_generator(), state));
     tni_philox_get(&seed, &offset);
     tni_philox_set(seed + (uint64_t)mpi->rank, offset);

@@ -18,6 +18,8 @@ bool tni_ranks_here(void);
 tni_mpi_group tni_ranks_group(void);
 /* An error with function and the reason for a failed MPI call; TN_OK for NULL. */
 tn_status tni_ranks_status(const char *function, const char *reason);
+/* The same of a call in MPI's table. */
+#define TNI_MPI(function, call, ...) tni_ranks_status(function, tni_ranks()->call(__VA_ARGS__))
 /* Makes t equal to rank `from`'s, writing only if bits differ. Unless status is a failure, t has
  * one shape and dtype on all ranks. All succeed, or all fail. */
 tn_status tni_ranks_copy(const char *function, tni_mpi_group group, tn_status status, tn_tensor *t,

@@ -86,28 +86,6 @@ static tn_status add_bucket(tn_data_parallel *p, int first, int n, int64_t eleme
     return TN_OK;
 }
 
-tn_status tni_buckets_make(tn_data_parallel *p)
-{
-    int n = p->sync.n, first = 0;
-    int64_t elements = 0;
-    for (int i = 0; i < n; i++) {
-        const tn_tensor *t = p->sync.leaf[nth(p, i)].leaf;
-        const tn_tensor *before = i ? p->sync.leaf[nth(p, i - 1)].leaf : t;
-        int64_t size = tni_shape_numel(&t->shape);
-        int64_t unit = (int64_t)tn_dtype_size(sent_as(p, t->dtype));
-        bool fits = (elements + size) * unit <= p->bucket_bytes &&
-                    numbers(p, elements + size, t->dtype) <= INT32_MAX &&
-                    wide(t->dtype) == wide(before->dtype);
-        if (i > first && !fits) {
-            TNI_TRY(add_bucket(p, first, i - first, elements));
-            first = i;
-            elements = 0;
-        }
-        elements += size;
-    }
-    return add_bucket(p, first, n - first, elements);
-}
-
 void tni_buckets_free(tn_data_parallel *p)
 {
     for (int i = 0; i < p->sync.n; i++) tn_drop(p->sync.leaf[i].average);
@@ -169,8 +147,8 @@ static tn_status exchange_reports(tn_data_parallel *p, tn_status status, const t
     memset(p->reports, 0, p->n_bytes);
     if (buffers) status = prepare_end(p, buffers);
     tni_report_of(p, -1)->failed = status != TN_OK;
-    tn_status sent = tni_ranks_status(
-        function, tni_ranks()->gather(p->group, p->reports, p->n_bytes, p->reports + p->n_bytes));
+    char *all = p->reports + p->n_bytes;
+    tn_status sent = TNI_MPI(function, gather, p->group, p->reports, p->n_bytes, all);
     p->begun = false;
     p->broken |= sent != TN_OK;
     if (sent != TN_OK) return sent;
@@ -184,16 +162,13 @@ static tn_status compare_reports(const tn_data_parallel *p)
     const tni_report *first = tni_report_of(p, 0);
     for (int r = 1; r < tn_parallel_size(); r++) {
         const tni_report *other = tni_report_of(p, r);
-        if (first->parameters != other->parameters)
+        const bool parameters = first->parameters != other->parameters;
+        if (parameters || first->buffers != other->buffers)
             return tni_error(TN_E_STATE,
-                             "%s: the parameters of rank %d have other shapes or dtypes than "
-                             "those of rank 0: want the same ones",
-                             function, r);
-        if (first->buffers != other->buffers)
-            return tni_error(TN_E_STATE,
-                             "%s: the buffers of rank %d have other names, shapes, dtypes or rules "
-                             "than those of rank 0: want the same ones",
-                             function, r);
+                             "%s: the %s of rank %d have other %s than those of rank 0: want the "
+                             "same ones",
+                             function, parameters ? "parameters" : "buffers", r,
+                             parameters ? "shapes or dtypes" : "names, shapes, dtypes or rules");
         for (int i = 0; i < p->sync.n; i++)
             if (other->parameter[i].trained != first->parameter[i].trained)
                 return tni_error(TN_E_STATE,
@@ -325,12 +300,32 @@ static tn_status fail(tni_sync *s, tn_status status)
     return sent == TN_OK ? exchange_reports(p, status, NULL) : status;
 }
 
-void tni_reduce_set(tn_data_parallel *p)
+/* ---- making the buckets ---------------------------------------------------------------------- */
+
+tn_status tni_buckets_make(tn_data_parallel *p)
 {
+    int n = p->sync.n, first = 0;
+    int64_t elements = 0;
     p->sync.ranks = tn_parallel_size();
     p->sync.begin = begin;
     p->sync.ready = ready;
     p->sync.finish = finish;
     p->sync.agree = agree;
     p->sync.fail = fail;
+    for (int i = 0; i < n; i++) {
+        const tn_tensor *t = p->sync.leaf[nth(p, i)].leaf;
+        const tn_tensor *before = i ? p->sync.leaf[nth(p, i - 1)].leaf : t;
+        int64_t size = tni_shape_numel(&t->shape);
+        int64_t unit = (int64_t)tn_dtype_size(sent_as(p, t->dtype));
+        bool fits = (elements + size) * unit <= p->bucket_bytes &&
+                    numbers(p, elements + size, t->dtype) <= INT32_MAX &&
+                    wide(t->dtype) == wide(before->dtype);
+        if (i > first && !fits) {
+            TNI_TRY(add_bucket(p, first, i - first, elements));
+            first = i;
+            elements = 0;
+        }
+        elements += size;
+    }
+    return add_bucket(p, first, n - first, elements);
 }

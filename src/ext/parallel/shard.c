@@ -155,7 +155,7 @@ static tn_status shard_agree(const char *function, tni_shard *s, tn_status statu
     bool failed = false;
     describe(s, &own);
     if (!stepping) own.taking = 0;
-    TNI_TRY(tni_ranks_status(function, tni_ranks()->gather(group, &own, sizeof own, s->word)));
+    TNI_TRY(TNI_MPI(function, gather, group, &own, sizeof own, s->word));
     for (int r = 0; r < tn_parallel_size(); r++) failed |= s->word[r].status != TN_OK;
     if (failed) return tni_agree(function, group, status);
     for (int r = 1; r < tn_parallel_size() && status == TN_OK; r++) {
@@ -259,8 +259,7 @@ static tn_status exchange(tni_shard *s)
         size_t end = TNI_MIN(done + s->piece, s->most), n = end - done;
         char *all = s->block + s->piece;
         copy_row(s, own, s->block, done, end, true);
-        TNI_TRY(
-            tni_ranks_status(step_function, tni_ranks()->gather(s->p->group, s->block, n, all)));
+        TNI_TRY(TNI_MPI(step_function, gather, s->p->group, s->block, n, all));
         for (int r = 0; r < size; r++)
             if (r != own) copy_row(s, r, all + (size_t)r * n, done, end, false);
     }
@@ -415,8 +414,7 @@ static tn_status gather(const char *function, tni_shard *s)
             if (!travels(opt, p, k, &form)) continue;
             size_t nbytes = (size_t)tni_shape_numel(&form.shape) * tn_dtype_size(form.dtype);
             void *data = ours ? tni_data(p->state[k]) : NULL; /* all ranks make the call */
-            TNI_TRY(tni_ranks_status(function,
-                                     tni_ranks()->move(s->p->group, data, nbytes, p->holder, 0)));
+            TNI_TRY(TNI_MPI(function, move, s->p->group, data, nbytes, p->holder, 0));
         }
     }
     s->base.whole = s->base.own == 0;
@@ -427,12 +425,10 @@ tn_status tn_data_parallel_gather(tn_data_parallel *p)
 {
     static const char f[] = "tn_data_parallel_gather";
     if (!p) return tni_poison(f, "p");
-    tn_status status = tni_usable(f, p);
-    if (status != TN_OK) return status;
-    TN_SCOPE TN_NO_GRAD
-    {
-        for (tni_shard *s = p->shards; s && status == TN_OK; s = s->next) status = gather(f, s);
-    }
+    TNI_TRY(tni_usable(f, p));
+    tn_status status = TN_OK;
+    TN_SCOPE TN_NO_GRAD for (tni_shard *s = p->shards; s && status == TN_OK; s = s->next) status =
+        gather(f, s);
     if (status != TN_OK) tn_data_parallel_release(p);
     return status;
 }

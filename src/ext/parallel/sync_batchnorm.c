@@ -51,8 +51,7 @@ static tn_tensor *sum_ranks(tn_tensor *x)
 static int64_t count_values(const tn_tensor *x)
 {
     int64_t n = x->shape.size[1] ? tni_shape_numel(&x->shape) / x->shape.size[1] : 0;
-    const char *reason = tni_ranks()->sum(tni_ranks_group(), &n, 1, TN_I64);
-    if (tni_ranks_status("BatchNorm", reason) != TN_OK) return 0;
+    if (TNI_MPI("BatchNorm", sum, tni_ranks_group(), &n, 1, TN_I64) != TN_OK) return 0;
     if (n >= 2) return n;
     tni_error(TN_E_SHAPE,
               "BatchNorm: x %s has %" PRId64

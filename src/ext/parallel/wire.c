@@ -57,8 +57,7 @@ tn_status tni_wire_join(const char *function, tni_wire *w)
     if (!w->line) return TN_OK;
     if (mpi->rank == 0) status = connecting(function, nccl->key_new(key));
     status = tni_agree(function, *w->group, status);
-    if (status == TN_OK)
-        status = tni_ranks_status(function, mpi->broadcast(*w->group, key, sizeof key, 0));
+    if (status == TN_OK) status = TNI_MPI(function, broadcast, *w->group, key, sizeof key, 0);
     if (status == TN_OK)
         status = connecting(function, nccl->line_join(w->line, key, mpi->rank, mpi->size));
     return tni_agree(function, *w->group, status);
@@ -81,15 +80,14 @@ tn_status tni_wire_sum(const char *function, tni_wire *w, tn_tensor *data, tn_te
 {
     size_t n = (size_t)tni_shape_numel(&data->shape);
     if (!w->line)
-        return tni_ranks_status(function,
-                                tni_ranks()->sum_begin(w->group, tni_data(data), tni_data(scratch),
-                                                       n, data->dtype, request));
+        return TNI_MPI(function, sum_begin, w->group, tni_data(data), tni_data(scratch), n,
+                       data->dtype, request);
     return tni_ranks_status(function, nccl->sum_begin(w->line, tni_data(data), n, data->dtype));
 }
 
 tn_status tni_wire_test(const char *function, const tni_wire *w, tni_mpi_request *request)
 {
-    return w->line ? TN_OK : tni_ranks_status(function, tni_ranks()->test(request));
+    return w->line ? TN_OK : TNI_MPI(function, test, request);
 }
 
 tn_status tni_wire_wait(const char *function, const tni_wire *w, tni_mpi_request *request)
