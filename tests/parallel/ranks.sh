@@ -4,7 +4,7 @@
 # built, or mpirun is missing.
 # usage: tests/parallel/ranks.sh DRIVER MODULE
 # Seen to fail: with src/ext/parallel/reduce.c not dividing by the number of ranks, not adding older
-# gradients, or not waiting for a bucket; buffers.c averaging integers; compare.c without a note;
+# gradients, not waiting for a bucket, or averaging integers; compare.c without a note;
 # data_parallel.c not sending rank 0's parameters; sync_batchnorm.c dividing by n for running_var, or with
 # a backward that does not sum; src/ext/diagnose/check_state.c without rank 0's values; src/ext/metrics/metrics.c adding scores.
 set -euo pipefail

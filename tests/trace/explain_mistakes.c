@@ -5,7 +5,7 @@
  * Learning rates: of the loss (w - 1)^2 a step of rate a goes from w to w - 2 a (w - 1), so the
  * best is 0.5, above 1 the loss grows, and 1000 steps of 1e-5 go a fiftieth of the way.
  *
- * Seen to fail: with each judge of src/ext/diagnose/explain_values.c and explain_rate.c left out,
+ * Seen to fail: with each judge of src/ext/diagnose/explain_values.c and explain.c left out,
  * and without the line in src/nn/layers/batchnorm.c that counts.
  */
 #include "models.h"

@@ -345,8 +345,8 @@ static tn_status capture_step(tn_capture *c)
     tni_philox_get(&seed, &after);
     tni_philox_set(seed, before);
     c->draws = after - before;
-    if (status == TN_OK && c->notes->refused != TN_OK)
-        status = tni_error(c->notes->refused, "%s", c->notes->why);
+    if (status == TN_OK && (status = c->notes->refused.status) != TN_OK)
+        tni_error_restore(&c->notes->refused);
     tni_saved_error error;
     tni_error_save(&error);
     tn_status ended = c->graphs->end(c->graph, status == TN_OK);

@@ -53,8 +53,7 @@ typedef struct tni_notes {
     size_t n_leaves, leaf_capacity;
     tni_mode *mode;
     size_t n_modes, mode_capacity;
-    tn_status refused; /* why the capture fails at its end, with its message */
-    char why[512];
+    tni_saved_error refused; /* why the capture fails at its end; status TN_OK: it does not */
 } tni_notes;
 
 /* Starts taking notes of what this thread does, until the end. NULL and TN_E_NOMEM, or TN_E_STATE

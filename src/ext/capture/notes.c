@@ -11,8 +11,8 @@ static uint64_t serials; /* of the capture that runs */
 bool tni_notes_room(tni_notes *r, void *items, size_t *capacity, size_t n, size_t size)
 {
     if (tni_room(items, capacity, n, 1, size)) return true;
-    r->refused = TN_E_NOMEM;
-    snprintf(r->why, sizeof r->why, "out of memory while a step was captured");
+    tni_error(TN_E_NOMEM, "out of memory while a step was captured");
+    tni_error_save(&r->refused);
     return false;
 }
 
@@ -24,10 +24,7 @@ static tn_status refuse(tni_notes *r, const char *function, const char *does, co
                                  "%s: %s, which a captured step would do once, when it is "
                                  "captured, and not in its runs: want %s",
                                  function, does, want);
-    if (r->refused == TN_OK) {
-        r->refused = status;
-        snprintf(r->why, sizeof r->why, "%s", tn_error());
-    }
+    if (r->refused.status == TN_OK) tni_error_save(&r->refused);
     return status;
 }
 
@@ -53,7 +50,7 @@ static void uses(tni_watcher *self, const tn_tensor *t)
         char function[80], does[320];
         snprintf(function, sizeof function, "tn_%s", tni_op_running ? tni_op_running : "data");
         snprintf(does, sizeof does, "uses %s, a tensor on the CPU", tni_text(t));
-        if (r->refused == TN_OK)
+        if (r->refused.status == TN_OK)
             refuse(r, function, does, "it on the GPU, or as an input of tn_capture_run");
         return;
     }

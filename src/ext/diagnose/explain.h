@@ -111,8 +111,6 @@ TNI_SHARED void tni_run_free(tni_run *r);
 /* Looks at what an op read and made; at the end, at gates. (explain_values.c) */
 void tni_run_judge(tni_run *r, tni_use *use, const tni_call *c);
 void tni_run_judge_gates(tni_run *r);
-/* Says so if the optimizer's learning rate is far too high or too low. (explain_rate.c) */
-void tni_run_judge_rate(tni_run *r, tn_optim *opt, double loss);
 /* An optimizer like model's, with its state, of the parameters of a copy. (check_state.c) */
 tn_optim *tni_optim_like(tn_optim *opt, tn_module *model, tn_module *copy);
 

@@ -160,6 +160,31 @@ bool tn_data_parallel_set_sync(tn_data_parallel *p, bool on)
     return was;
 }
 
+tn_buffer_rule tn_data_parallel_buffers(const tn_data_parallel *p, const char *name)
+{
+    if (!p || !name) {
+        tni_poison("tn_data_parallel_buffers", p ? "name" : "p");
+        return TN_BUFFERS_FIRST;
+    }
+    for (size_t i = p->n_rules; i-- > 0;)
+        if (strncmp(name, p->rules[i].prefix, strlen(p->rules[i].prefix)) == 0)
+            return p->rules[i].rule;
+    return p->rule;
+}
+
+tn_status tn_data_parallel_set_buffers(tn_data_parallel *p, const char *prefix, tn_buffer_rule rule)
+{
+    static const char f[] = "tn_data_parallel_set_buffers";
+    if (!p || !prefix) return tni_poison(f, p ? "prefix" : "p");
+    if (rule < TN_BUFFERS_FIRST || rule > TN_BUFFERS_OWN)
+        return tni_error(TN_E_INVALID, "%s: rule %d: want one of tn_buffer_rule", f, (int)rule);
+    if (!tni_room(&p->rules, &p->rule_capacity, p->n_rules, 1, sizeof *p->rules)) return TN_E_NOMEM;
+    char *kept = tni_strdup(prefix);
+    if (!kept) return TN_E_NOMEM;
+    p->rules[p->n_rules++] = (tni_prefix_rule){ kept, rule };
+    return TN_OK;
+}
+
 static bool is_unused(const tn_entry *e, void *rank)
 {
     if (tni_ranks()) return tni_reported_of(e->tensor, *(int *)rank) == TNI_REPORTED_MISSING;

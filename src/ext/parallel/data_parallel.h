@@ -32,7 +32,6 @@ typedef struct tni_part {
     char *name; /* its full name */
     int bucket;
     bool there; /* its gradient is, in this pass */
-    bool used;  /* there is one to send */
 } tni_part;
 
 /* The rule for buffers whose names begin with prefix. */
@@ -81,13 +80,6 @@ tn_list *tni_persistent(tn_module *model);
 tn_list *tni_same_on_all(tn_module *model);
 /* A hash of a list's names, shapes, dtypes and buffer rules. */
 uint64_t tni_layout_hash(const tn_data_parallel *p, const tn_list *list);
-
-/* ---- buffers.c ------------------------------------------------------------------------------- */
-
-/* Copies the buffers to p->block: the part that may fail on this rank alone, before the reports. */
-tn_status tni_buffers_pack(tn_data_parallel *p, const tn_list *buffers);
-/* Applies the buffers' rules, after tni_buffers_pack. */
-tn_status tni_share_buffers(const tn_data_parallel *p, const tn_list *buffers);
 
 /* ---- shard.c --------------------------------------------------------------------------------- */
 

@@ -2,9 +2,7 @@
  * group.c - the run: finding out whether there are several processes, opening MPI, ending it, and
  * the plain calls over all ranks.
  *
- * mpirun and its like tell a process the number of ranks in its environment. Without that, or with
- * one rank, the program runs alone: nothing is opened, and every call does at once what it means
- * for one rank.
+ * mpirun and its like tell a process the number of ranks in its environment.
  *
  * A rank that ends the program with a status other than 0 ends the others too (MPI_Abort): they
  * would wait for it for ever. That happens at exit, through on_exit, the only way to learn the

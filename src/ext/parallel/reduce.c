@@ -117,9 +117,70 @@ static tn_status fill(tn_data_parallel *p, int i)
     TNI_TRY(first ? tn_copy_(l->average, first) : tn_fill_(l->average, 0));
     if (gm->pending && gm->grad) TNI_TRY(tn_add_(l->average, gm->grad));
     p->part[i].there = true;
-    p->part[i].used = first != NULL;
+    tni_report_of(p, -1)->parameter[i].used = first != NULL;
     p->bucket[p->part[i].bucket].waiting--;
     return send_full(p);
+}
+
+/* ---- buffers, by their rules ----------------------------------------------------------------- */
+
+/* One message carries all buffers that become rank 0's, and only those that differ are written, so
+ * that a graph that still reads the others stays valid. Means are taken in f64. */
+
+/* Copies the buffers of a rule to a block, one after the other (NULL: only counts); or back those
+ * whose bytes differ from `was`. *nbytes: of the block. */
+static tn_status copy(const tn_data_parallel *p, const tn_list *list, tn_buffer_rule rule,
+                      char *block, const char *was, size_t *nbytes)
+{
+    size_t at = 0;
+    for (int i = 0; i < list->n; i++) {
+        const tn_entry *e = &list->entry[i];
+        tn_tensor *t = e->tensor;
+        tn_buffer_rule own = tn_data_parallel_buffers(p, e->name);
+        if (own == TN_BUFFERS_MEAN && !tni_has_mean(e->role, t->dtype)) own = TN_BUFFERS_FIRST;
+        if (own != rule || tni_is(e->role, TN_CONSTANT))
+            continue; /* constants: compared at the start */
+        tn_dtype dtype = rule == TN_BUFFERS_MEAN ? TN_F64 : t->dtype;
+        size_t n = (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(dtype);
+        if (block && !was)
+            TNI_TRY(tn_copy_out(t, block + at, n, dtype));
+        else if (block && memcmp(block + at, was + at, n) != 0)
+            TNI_TRY(tn_copy_in(t, block + at, n, dtype));
+        at += n;
+    }
+    *nbytes = at;
+    return TN_OK;
+}
+
+/* The part that may fail on this rank alone, before the reports: copies the buffers to p->block. It
+ * has the numbers to be averaged, room for as many more, then the bytes to be sent, and room for as
+ * many more; the copies there show what has changed. */
+static tn_status pack_buffers(tn_data_parallel *p, const tn_list *buffers)
+{
+    copy(p, buffers, TN_BUFFERS_MEAN, NULL, NULL, &p->mean_bytes);
+    copy(p, buffers, TN_BUFFERS_FIRST, NULL, NULL, &p->first_bytes);
+    size_t size = 2 * (p->mean_bytes + p->first_bytes) + 1; /* never 0 */
+    if (!tni_room(&p->block, &p->block_capacity, 0, size, 1)) return TN_E_NOMEM;
+    char *first = p->block + 2 * p->mean_bytes;
+    TNI_TRY(copy(p, buffers, TN_BUFFERS_MEAN, p->block, NULL, &p->mean_bytes));
+    return copy(p, buffers, TN_BUFFERS_FIRST, first, NULL, &p->first_bytes);
+}
+
+static tn_status share_buffers(const tn_data_parallel *p, const tn_list *buffers)
+{
+    size_t mean = p->mean_bytes, first = p->first_bytes, n = mean / sizeof(double);
+    double *number = (double *)(void *)p->block;
+    char *sent = p->block + 2 * mean;
+    if (mean) {
+        memcpy(p->block + mean, p->block, mean);
+        TNI_TRY(TNI_MPI(function, sum, p->group, number, n, TN_F64));
+        for (size_t i = 0; i < n; i++) number[i] /= tn_parallel_size();
+        TNI_TRY(copy(p, buffers, TN_BUFFERS_MEAN, p->block, p->block + mean, &mean));
+    }
+    if (first == 0) return TN_OK;
+    memcpy(sent + first, sent, first);
+    TNI_TRY(TNI_MPI(function, broadcast, p->group, sent, first, 0));
+    return copy(p, buffers, TN_BUFFERS_FIRST, sent, sent + first, &first);
 }
 
 /* ---- reports --------------------------------------------------------------------------------- */
@@ -132,11 +193,9 @@ static tn_status prepare_end(tn_data_parallel *p, const tn_list *buffers)
     if (!parameters) return tni_pending();
     own->parameters = tni_layout_hash(p, parameters);
     own->buffers = tni_layout_hash(p, buffers);
-    for (int i = 0; i < p->sync.n; i++) {
-        own->parameter[i].used = p->part[i].used;
+    for (int i = 0; i < p->sync.n; i++)
         own->parameter[i].trained = p->sync.leaf[i].leaf->requires_grad;
-    }
-    return tni_buffers_pack(p, buffers);
+    return pack_buffers(p, buffers);
 }
 
 /* Exchanges the reports; buffers are NULL if the pass has failed, with this status. If one rank
@@ -144,7 +203,6 @@ static tn_status prepare_end(tn_data_parallel *p, const tn_list *buffers)
 static tn_status exchange_reports(tn_data_parallel *p, tn_status status, const tn_list *buffers)
 {
     bool failed = false;
-    memset(p->reports, 0, p->n_bytes);
     if (buffers) status = prepare_end(p, buffers);
     tni_report_of(p, -1)->failed = status != TN_OK;
     char *all = p->reports + p->n_bytes;
@@ -219,7 +277,8 @@ static tn_status begin(tni_sync *s)
     TN_SCOPE status = check_parameters(p);
     p->next = 0;
     for (size_t i = 0; i < p->n_buckets; i++) p->bucket[i].waiting = p->bucket[i].n;
-    for (int i = 0; i < s->n; i++) p->part[i].there = p->part[i].used = false;
+    memset(p->reports, 0, p->n_bytes);
+    for (int i = 0; i < s->n; i++) p->part[i].there = false;
     /* those that the graph does not read send what they have */
     for (int i = 0; i < s->n && status == TN_OK; i++)
         if (s->leaf[i].leaf->gm->awaited == 0) status = fill(p, i);
@@ -265,7 +324,7 @@ static tn_status finish(tni_sync *s)
             s->leaf[i].used |= tni_report_of(p, r)->parameter[i].used;
     }
     p->reported = true;
-    tn_status status = tni_share_buffers(p, buffers);
+    tn_status status = share_buffers(p, buffers);
     p->apart = status != TN_OK;
     return status;
 }

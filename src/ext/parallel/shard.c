@@ -427,8 +427,10 @@ tn_status tn_data_parallel_gather(tn_data_parallel *p)
     if (!p) return tni_poison(f, "p");
     TNI_TRY(tni_usable(f, p));
     tn_status status = TN_OK;
-    TN_SCOPE TN_NO_GRAD for (tni_shard *s = p->shards; s && status == TN_OK; s = s->next) status =
-        gather(f, s);
+    TN_SCOPE TN_NO_GRAD
+    {
+        for (tni_shard *s = p->shards; s && status == TN_OK; s = s->next) status = gather(f, s);
+    }
     if (status != TN_OK) tn_data_parallel_release(p);
     return status;
 }
