@@ -22,11 +22,10 @@ static tn_status start(tn_later *l, const tn_tensor *t)
 tn_later *tn_later_new(const tn_tensor *t)
 {
     TNI_HOLD_TRAPS;
-    static const char f[] = "tn_later_new";
-    if (tni_absent(t)) return tni_poisoned(f, "t");
+    if (tni_absent(t)) return tni_poisoned(__func__, "t");
     if (tni_shape_numel(&t->shape) != 1)
-        return tni_fail(TN_E_SHAPE, "%s: %s: want one element", f, tni_text(t));
-    if (tni_host_refused(f, "reads a value", "it after tn_capture_run")) return NULL;
+        return tni_fail(TN_E_SHAPE, "%s: %s: want one element", __func__, tni_text(t));
+    if (tni_host_refused(__func__, "reads a value", "it after tn_capture_run")) return NULL;
     tn_later *l = tni_calloc(sizeof *l);
     if (!l) return NULL;
     l->graphs = tni_graphs_for(t->storage->device);

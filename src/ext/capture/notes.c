@@ -145,8 +145,7 @@ tni_notes *tni_notes_begin(tn_capture *owner)
     if (atomic_exchange(&running, true)) {
         tni_free(r, sizeof *r);
         return tni_fail(TN_E_STATE,
-                        "tn_capture_run: another thread is capturing a step: want one at "
-                        "a time");
+                        "tn_capture_run: another thread is capturing a step: want one at a time");
     }
     r->serial = ++serials;
     r->watcher = watcher;

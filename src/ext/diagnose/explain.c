@@ -68,10 +68,9 @@ static void say_cut(report *x, const char *name, const way *w)
                                         [TNI_CUT_IN_PLACE] = "records nothing" };
     const tni_use *use = w->cut;
     const bool dtype = use->cut == TNI_CUT_DTYPE;
-    char at[256];
     tni_say(&x->findings, "%s: no gradient%s: %s%s %s%s%s (in %s)", name, x->here, use->prefix,
             use->op, does[use->cut], dtype ? tn_dtype_name(x->run.value[w->lost].dtype) : "",
-            dtype ? " of it" : "", tni_run_place(&x->run, use->module, at, sizeof at));
+            dtype ? " of it" : "", tni_run_place(&x->run, use->module).s);
 }
 
 static void explain_missing(report *x, const tn_entry *e)
@@ -81,7 +80,6 @@ static void explain_missing(report *x, const tn_entry *e)
     x->counts.unread += !w.last;
     x->counts.cut += w.last && w.cut;
     x->counts.unused += w.last && !w.cut;
-    char at[256];
     if (!w.last)
         tni_say(&x->findings, "%s: no gradient%s: never read", e->name, x->here);
     else if (w.cut)
@@ -91,7 +89,7 @@ static void explain_missing(report *x, const tn_entry *e)
                 "%s: no gradient%s: its results do not reach the loss, the last one is of %s%s (in "
                 "%s)",
                 e->name, x->here, w.last->prefix, w.last->op,
-                tni_run_place(&x->run, w.last->module, at, sizeof at));
+                tni_run_place(&x->run, w.last->module).s);
 }
 
 static tn_status judge_gradient(report *x, const tn_entry *e, tn_tensor *grad)

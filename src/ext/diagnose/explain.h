@@ -117,9 +117,14 @@ tn_optim *tni_optim_like(tn_optim *opt, tn_module *model, tn_module *copy);
 /* The number of a tensor that took part, else -1. */
 int tni_run_number(const tni_run *r, const tn_tensor *t);
 /* "fc1: Linear", "Net" for the model itself, "the loss function" for -1. */
-const char *tni_run_place(const tni_run *r, int module, char *text, size_t size);
+typedef struct tni_place {
+    char s[256];
+} tni_place;
+tni_place tni_run_place(const tni_run *r, int module);
 
 /* Adds a line; out of memory: lines->text has failed. */
-void tni_say(tni_lines *lines, const char *format, ...) TN_PRINTF(2, 3);
+#define tni_say(lines, ...)                                                                        \
+    ((lines)->n++, tni_bytes_printf(&(lines)->text, __VA_ARGS__),                                  \
+     tni_bytes_add(&(lines)->text, "\n", 1))
 
 #endif

@@ -11,24 +11,14 @@
 static char fresh_object;
 static void *const fresh = &fresh_object; /* in `known`: made in this run, no number yet */
 
-void tni_say(tni_lines *lines, const char *format, ...)
+tni_place tni_run_place(const tni_run *r, int module)
 {
-    va_list args;
-    va_start(args, format);
-    char *line = tni_vtext(format, args);
-    va_end(args);
-    lines->text.failed |= !line;
-    tni_bytes_printf(&lines->text, "%s\n", line);
-    tni_strfree(line);
-    lines->n++;
-}
-
-const char *tni_run_place(const tni_run *r, int module, char *text, size_t size)
-{
-    if (module < 0) return "the loss function";
-    const tni_part *p = &r->part[module];
-    snprintf(text, size, "%s%s%s", p->path, p->path[0] ? ": " : "", p->module->type->name);
-    return text;
+    tni_place at = { "the loss function" };
+    const tni_part *p = module < 0 ? NULL : &r->part[module];
+    if (p)
+        snprintf(at.s, sizeof at.s, "%s%s%s", p->path, p->path[0] ? ": " : "",
+                 p->module->type->name);
+    return at;
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -258,7 +248,7 @@ static tn_status check_loss(const tni_run *r, const tn_tensor *loss)
 
 tn_status tni_run_watch(tni_run *r, tn_tensor **result)
 {
-    bool was = tn_grad_enabled();
+    bool was = tn_set_grad_enabled(true);
     tn_status status = tni_run_carry(r);
     if (status == TN_OK) {
         r->watcher = (tni_watcher){ .handle_made = handle_made,
@@ -268,7 +258,6 @@ tn_status tni_run_watch(tni_run *r, tn_tensor **result)
                                     .called = saw_call };
         tni_autocast_forget(); /* the run must see casts reading the parameters */
         tni_watch(&r->watcher);
-        tn_set_grad_enabled(true);
         *result = r->loss(r->model, r->user);
         tni_watch(NULL);
         status = check_loss(r, *result);

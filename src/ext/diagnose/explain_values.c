@@ -37,7 +37,6 @@ static const tni_use *softmax_behind(const tni_run *r, const tn_tensor *t)
 
 static void judge_logits(tni_run *r, const tni_call *c)
 {
-    char at[256];
     const tni_use *use = softmax_behind(r, c->in[0]);
     if (!use) return;
     tni_say(&r->mistakes,
@@ -45,7 +44,7 @@ static void judge_logits(tni_run *r, const tni_call *c)
                                 "tn_log_softmax, or logits and tn_cross_entropy"
                               : "(loss): tn_cross_entropy reads the result of tn_softmax (in %s): "
                                 "want logits, since it takes the softmax itself",
-            tni_run_place(r, use->module, at, sizeof at));
+            tni_run_place(r, use->module).s);
 }
 
 /* ids: n targets, c classes */
@@ -94,14 +93,13 @@ static void judge_input(tni_run *r, const tni_use *use, const tni_call *c)
         !(is(c, "linear") || is(c, "matmul") || !strncmp(c->op->name, "conv", 4)))
         return;
     double square = mean_of(tn_square(tn_to_dtype(x, TN_F32)));
-    char at[256];
     if (!(square > LARGE * LARGE)) return;
     r->unscaled = true;
     tni_say(&r->mistakes,
             "(data): tn_%s reads %s with values from %.4g to %.4g (in %s): want inputs scaled, for "
             "example to mean 0 and deviation 1",
             c->op->name, tni_text(x), tn_item(tn_min_all(x)), tn_item(tn_max_all(x)),
-            tni_run_place(r, use->module, at, sizeof at));
+            tni_run_place(r, use->module).s);
 }
 
 /* Units along the channels of images, else along the last axis. Far down in a new deep network all
@@ -117,14 +115,12 @@ static void judge_relu(tni_run *r, const tni_use *use, const tni_call *c)
     if (units < 2 || tni_shape_numel(&y->shape) / units < FEW) return;
     tn_tensor *active = tn_sum(tn_to_dtype(tn_gt_scalar(y, 0), TN_F32), others, n, false);
     const double dead = (double)units * mean_of(tn_le_scalar(active, 0));
-    char at[256];
     if (dead >= 0.9 * (double)units)
         tni_say(&r->mistakes,
                 "(values): %.0f of %" PRId64 " units of tn_relu are 0 for all %" PRId64
                 " inputs (in %s): dead; want a lower learning rate, other biases, or "
                 "tn_leaky_relu",
-                dead, units, tni_shape_numel(&y->shape) / units,
-                tni_run_place(r, use->module, at, sizeof at));
+                dead, units, tni_shape_numel(&y->shape) / units, tni_run_place(r, use->module).s);
 }
 
 /* The share of t's elements whose gate lets less than 1 % through. */
@@ -185,7 +181,6 @@ static bool goes_on(tni_run *r, const tni_use *from)
 
 void tni_run_judge_gates(tni_run *r)
 {
-    char at[256];
     for (const tni_use *use = r->use; use < r->use + r->n_use; use++) {
         const bool cell = strcmp(use->op, "lstm") == 0 || strcmp(use->op, "gru") == 0;
         if (!(use->ends >= (cell ? 0.7 : 0.9)) || !(cell || goes_on(r, use))) continue;
@@ -193,6 +188,6 @@ void tni_run_judge_gates(tni_run *r)
                 "(values): %.0f %% of the %s of tn_%s are at their ends (in %s): saturated; want "
                 "smaller inputs or weights",
                 100 * use->ends, cell ? "gates" : "results", use->op,
-                tni_run_place(r, use->module, at, sizeof at));
+                tni_run_place(r, use->module).s);
     }
 }

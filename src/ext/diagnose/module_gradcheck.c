@@ -161,11 +161,9 @@ static tn_status find_element(check *c)
 static void describe(const check *c, int i, char *text, size_t size)
 {
     const tni_use *use = reader(c, i) < 0 ? NULL : &c->run.use[reader(c, i)];
-    char place[256];
     tni_text_add(text, size, "%s %s, read by %s%s in %s", c->run.leaves->entry[i].name,
                  tni_shape_text(&c->run.leaf[i]->shape), use ? use->prefix : "",
-                 use ? use->op : "nothing",
-                 tni_run_place(&c->run, use ? use->module : -1, place, sizeof place));
+                 use ? use->op : "nothing", tni_run_place(&c->run, use ? use->module : -1).s);
 }
 
 static tn_status report(check *c)
