@@ -115,15 +115,12 @@ static tn_status check_step(const captured_step *s)
                          "none: want it removed");
     for (int i = 0; i < s->n_params; i++)
         if (s->opt->param[i].tensor->requires_grad != s->required[i])
-            return tni_stale("%s was %s since the step was captured: want a new capture",
-                             s->opt->param[i].name, s->required[i] ? "frozen" : "thawed");
+            return tni_changed(s->opt->param[i].name, s->required[i] ? "frozen" : "thawed");
     for (int k = 0; k < s->n; k++) {
         const captured_param *was = &s->param[k];
         const tni_optim_param *p = &s->opt->param[was->index];
         if (p->tensor->storage != was->storage)
-            return tni_stale("%s was moved, cast or replaced since the step was captured: want a "
-                             "new capture",
-                             p->name);
+            return tni_changed(p->name, "moved, cast or replaced");
         for (int slot = 0; slot < TN_OPTIM_STATES; slot++)
             if (storage_of(p->state[slot]) != was->state[slot])
                 return tni_stale("the optimizer's state of %s was loaded or replaced since the "

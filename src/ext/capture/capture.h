@@ -71,8 +71,10 @@ tn_status tni_notes_check(const tni_notes *r);
 void tni_notes_written(tni_notes *r);
 void tni_notes_free(tni_notes *r);
 
-/* The error that the captured step is not what would run now. */
+/* The error that the captured step is not what would run now; what: "was frozen" meanwhile. */
 #define tni_stale(...) tni_error(TN_E_STATE, "tn_capture_run: " __VA_ARGS__)
+#define tni_changed(what, was)                                                                     \
+    tni_stale("%s was %s since the step was captured: want a new capture", what, was)
 
 /* tni_room for one item; when out of memory, marks the capture as failed. */
 bool tni_notes_room(tni_notes *r, void *items, size_t *capacity, size_t n, size_t size);

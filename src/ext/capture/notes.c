@@ -231,14 +231,11 @@ tn_status tni_notes_check(const tni_notes *r)
         const tni_held *use = &r->use[i];
         if (use->member && (use->member->storage != use->storage ||
                             (!use->member->is_parameter && !use->member->is_buffer)))
-            return tni_stale("%s was moved, cast or replaced since the step was captured: want a "
-                             "new capture",
-                             tni_text(use->member));
+            return tni_changed(tni_text(use->member), "moved, cast or replaced");
         if (!use->member && atomic_load(&use->storage->refs) == 1)
-            return tni_stale("the step reads a tensor of %zu bytes on the GPU that "
-                             "was made before it and that nobody else holds now, so its values "
-                             "cannot change: want it kept and written in place (tn_copy_), or "
-                             "as an input",
+            return tni_stale("the step reads a tensor of %zu bytes on the GPU that was made before "
+                             "it and that nobody else holds now, so its values cannot change: want "
+                             "it kept and written in place (tn_copy_), or as an input",
                              use->storage->nbytes);
     }
     for (size_t i = 0; i < r->n_leaves; i++)

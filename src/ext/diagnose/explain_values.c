@@ -39,12 +39,10 @@ static void judge_logits(tni_run *r, const tni_call *c)
 {
     const tni_use *use = softmax_behind(r, c->in[0]);
     if (!use) return;
-    tni_say(&r->mistakes,
-            is(c, "nll_loss") ? "(loss): tn_nll_loss reads the result of tn_softmax (in %s): want "
-                                "tn_log_softmax, or logits and tn_cross_entropy"
-                              : "(loss): tn_cross_entropy reads the result of tn_softmax (in %s): "
-                                "want logits, since it takes the softmax itself",
-            tni_run_place(r, use->module).s);
+    tni_say(&r->mistakes, "(loss): tn_%s reads the result of tn_softmax (in %s): want %s",
+            c->op->name, tni_run_place(r, use->module).s,
+            is(c, "nll_loss") ? "tn_log_softmax, or logits and tn_cross_entropy"
+                              : "logits, since it takes the softmax itself");
 }
 
 /* ids: n targets, c classes */

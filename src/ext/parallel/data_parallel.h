@@ -40,8 +40,6 @@ typedef struct tni_prefix_rule {
     tn_buffer_rule rule;
 } tni_prefix_rule;
 
-struct tni_shard;
-
 struct tn_data_parallel {
     tni_sync sync; /* first; its leaves are the parameters */
     tni_mpi_group group;

@@ -129,8 +129,8 @@ static tn_status fill(tn_data_parallel *p, int i)
 
 /* Copies the buffers of a rule to a block, one after the other (NULL: only counts); or back those
  * whose bytes differ from `was`. *nbytes: of the block. */
-static tn_status copy(const tn_data_parallel *p, const tn_list *list, tn_buffer_rule rule,
-                      char *block, const char *was, size_t *nbytes)
+static tn_status copy_buffers(const tn_data_parallel *p, const tn_list *list, tn_buffer_rule rule,
+                              char *block, const char *was, size_t *nbytes)
 {
     size_t at = 0;
     for (int i = 0; i < list->n; i++) {
@@ -157,13 +157,13 @@ static tn_status copy(const tn_data_parallel *p, const tn_list *list, tn_buffer_
  * many more; the copies there show what has changed. */
 static tn_status pack_buffers(tn_data_parallel *p, const tn_list *buffers)
 {
-    copy(p, buffers, TN_BUFFERS_MEAN, NULL, NULL, &p->mean_bytes);
-    copy(p, buffers, TN_BUFFERS_FIRST, NULL, NULL, &p->first_bytes);
+    copy_buffers(p, buffers, TN_BUFFERS_MEAN, NULL, NULL, &p->mean_bytes);
+    copy_buffers(p, buffers, TN_BUFFERS_FIRST, NULL, NULL, &p->first_bytes);
     size_t size = 2 * (p->mean_bytes + p->first_bytes) + 1; /* never 0 */
     if (!tni_room(&p->block, &p->block_capacity, 0, size, 1)) return TN_E_NOMEM;
     char *first = p->block + 2 * p->mean_bytes;
-    TNI_TRY(copy(p, buffers, TN_BUFFERS_MEAN, p->block, NULL, &p->mean_bytes));
-    return copy(p, buffers, TN_BUFFERS_FIRST, first, NULL, &p->first_bytes);
+    TNI_TRY(copy_buffers(p, buffers, TN_BUFFERS_MEAN, p->block, NULL, &p->mean_bytes));
+    return copy_buffers(p, buffers, TN_BUFFERS_FIRST, first, NULL, &p->first_bytes);
 }
 
 static tn_status share_buffers(const tn_data_parallel *p, const tn_list *buffers)
@@ -175,12 +175,12 @@ static tn_status share_buffers(const tn_data_parallel *p, const tn_list *buffers
         memcpy(p->block + mean, p->block, mean);
         TNI_TRY(TNI_MPI(function, sum, p->group, number, n, TN_F64));
         for (size_t i = 0; i < n; i++) number[i] /= tn_parallel_size();
-        TNI_TRY(copy(p, buffers, TN_BUFFERS_MEAN, p->block, p->block + mean, &mean));
+        TNI_TRY(copy_buffers(p, buffers, TN_BUFFERS_MEAN, p->block, p->block + mean, &mean));
     }
     if (first == 0) return TN_OK;
     memcpy(sent + first, sent, first);
     TNI_TRY(TNI_MPI(function, broadcast, p->group, sent, first, 0));
-    return copy(p, buffers, TN_BUFFERS_FIRST, sent, sent + first, &first);
+    return copy_buffers(p, buffers, TN_BUFFERS_FIRST, sent, sent + first, &first);
 }
 
 /* ---- reports --------------------------------------------------------------------------------- */
