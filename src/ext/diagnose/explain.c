@@ -59,37 +59,28 @@ static way follow(report *x, int parameter)
     return w;
 }
 
-static void say_cut(report *x, const char *name, const way *w)
-{
-    static const char *const does[] = { [TNI_CUT_DTYPE] = "made ",
-                                        [TNI_CUT_DETACH] = "cuts it off",
-                                        [TNI_CUT_NO_GRAD] = "ran inside TN_NO_GRAD",
-                                        [TNI_CUT_NO_BACKWARD] = "has no derivative",
-                                        [TNI_CUT_IN_PLACE] = "records nothing" };
-    const tni_use *use = w->cut;
-    const bool dtype = use->cut == TNI_CUT_DTYPE;
-    tni_say(&x->findings, "%s: no gradient%s: %s%s %s%s%s (in %s)", name, x->here, use->prefix,
-            use->op, does[use->cut], dtype ? tn_dtype_name(x->run.value[w->lost].dtype) : "",
-            dtype ? " of it" : "", tni_run_place(&x->run, use->module).s);
-}
-
 static void explain_missing(report *x, const tn_entry *e)
 {
+    static const char *const does[] = { [TNI_CUT_DTYPE] = " made ",
+                                        [TNI_CUT_DETACH] = " cuts it off",
+                                        [TNI_CUT_NO_GRAD] = " ran inside TN_NO_GRAD",
+                                        [TNI_CUT_NO_BACKWARD] = " has no derivative",
+                                        [TNI_CUT_IN_PLACE] = " records nothing" };
     int n = tni_run_number(&x->run, e->tensor);
     way w = n >= 0 ? follow(x, n) : (way){ 0 };
-    x->counts.unread += !w.last;
-    x->counts.cut += w.last && w.cut;
-    x->counts.unused += w.last && !w.cut;
-    if (!w.last)
+    const tni_use *use = w.cut ? w.cut : w.last;
+    const bool dtype = w.cut && use->cut == TNI_CUT_DTYPE;
+    x->counts.unread += !use;
+    x->counts.cut += w.cut != NULL;
+    x->counts.unused += use && !w.cut;
+    if (!use)
         tni_say(&x->findings, "%s: no gradient%s: never read", e->name, x->here);
-    else if (w.cut)
-        say_cut(x, e->name, &w);
     else
-        tni_say(&x->findings,
-                "%s: no gradient%s: its results do not reach the loss, the last one is of %s%s (in "
-                "%s)",
-                e->name, x->here, w.last->prefix, w.last->op,
-                tni_run_place(&x->run, w.last->module).s);
+        tni_say(&x->findings, "%s: no gradient%s: %s%s%s%s%s%s (in %s)", e->name, x->here,
+                w.cut ? "" : "its results do not reach the loss, the last one is of ", use->prefix,
+                use->op, w.cut ? does[use->cut] : "",
+                dtype ? tn_dtype_name(x->run.value[w.lost].dtype) : "", dtype ? " of it" : "",
+                tni_run_place(&x->run, use->module).s);
 }
 
 static tn_status judge_gradient(report *x, const tn_entry *e, tn_tensor *grad)
