@@ -179,7 +179,7 @@ static inline bool tni_add_size(size_t a, size_t b, size_t *out)
 /* n items of `size` bytes; a product that overflows fails like running out of memory. */
 void *tni_alloc_n(size_t n, size_t size);
 TNI_SHARED void *tni_calloc_n(size_t n, size_t size);
-char *tni_strdup(const char *text); /* tni_strfree */
+TNI_SHARED char *tni_strdup(const char *text); /* tni_strfree */
 /* What printf would write; tni_strfree. NULL + message: out of memory. */
 TNI_SHARED char *tni_vtext(const char *format, va_list args);
 /* The same for optional strings: NULL and no message when out of memory. */

@@ -69,7 +69,7 @@ static bool find_added(tni_work *w, const tni_trie *trie, const char *text, size
             continue;
         }
         if (at > done && !rest(w, text + done, at - done)) return false;
-        if (!tni_ids_add(w->out, id)) return false;
+        if (!tni_ids_add(w->out, &id, 1)) return false;
         done = at += length;
     }
     return done == n || rest(w, text + done, n - done);

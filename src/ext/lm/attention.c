@@ -118,23 +118,18 @@ static tn_status attention_forward(tn_module *self, int n_in, tn_tensor *const *
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
-static const tn_module_type attention_type = { .name = "Attention",
-                                               .size = sizeof(attention),
-                                               .forward_n = attention_forward };
+TNI_TYPE(attention, "Attention", attention, .forward_n = attention_forward)
 
 tn_status tni_lm_attention_cache(tn_module *m, int64_t batch, int64_t capacity, tn_dtype dtype)
 {
     if (m->type != &attention_type) return TN_OK;
     attention *a = (attention *)m;
-    tn_tensor *made[2] = { TN_NONE, TN_NONE };
-    for (int i = 0; batch > 0 && i < 2; i++) {
-        tn_tensor *any = tn_get_parameter(a->out, "weight");
-        if (!any) return tni_pending();
-        made[i] =
-            tn_full_as(TN_SHAPE(batch, a->kv_heads, capacity, a->dim), 0, dtype, tn_device_of(any));
-    }
-    tn_status status = tn_assign(&a->keys, made[0]);
-    return status == TN_OK ? tn_assign(&a->values, made[1]) : status;
+    const tn_shape shape = TN_SHAPE(batch, a->kv_heads, capacity, a->dim);
+    const tn_tensor *any = batch > 0 ? tn_get_parameter(a->out, "weight") : TN_NONE;
+    if (!any) return tni_pending();
+    const tn_device device = tn_device_of(any);
+    TNI_TRY(tn_assign(&a->keys, batch > 0 ? tn_full_as(shape, 0, dtype, device) : TN_NONE));
+    return tn_assign(&a->values, batch > 0 ? tn_full_as(shape, 0, dtype, device) : TN_NONE);
 }
 
 static void add_norm(attention *m, const char *name, tn_module **field, const tni_lm_config *c)
@@ -143,15 +138,6 @@ static void add_norm(attention *m, const char *name, tn_module **field, const tn
     *field = TN_NO_MODULE;
     if (c->qk_norm)
         tn_register_module(&m->base, name, field, tn_rms_norm_new(TN_SHAPE(c->head_dim), o));
-}
-
-static void add_linear(attention *m, const char *name, tn_module **field, int64_t in, int64_t out,
-                       bool bias)
-{
-    *field = TN_NO_MODULE;
-    if (name)
-        tn_register_module(&m->base, name, field,
-                           tn_linear_new(in, out, (tn_linear_options){ .no_bias = !bias }));
 }
 
 tn_module *tni_lm_attention_new(const tni_lm_config *c, int64_t layer, const char *const names[4])
@@ -164,10 +150,11 @@ tn_module *tni_lm_attention_new(const tni_lm_config *c, int64_t layer, const cha
     if (c->by_layer) m->scale /= (double)layer + 1;
     m->drop = c->attn_drop;
     m->rotated = c->family == TNI_LM_LLAMA;
-    add_linear(m, names[0], &m->query, c->hidden, names[1] ? wide : 3 * wide, c->qkv_bias);
-    add_linear(m, names[1], &m->key, c->hidden, narrow, c->qkv_bias);
-    add_linear(m, names[2], &m->value, c->hidden, narrow, c->qkv_bias);
-    add_linear(m, names[3], &m->out, wide, c->hidden, c->o_bias);
+    const int64_t first = names[1] ? wide : 3 * wide;
+    tni_lm_linear(&m->base, names[0], &m->query, c->hidden, first, c->qkv_bias);
+    tni_lm_linear(&m->base, names[1], &m->key, c->hidden, narrow, c->qkv_bias);
+    tni_lm_linear(&m->base, names[2], &m->value, c->hidden, narrow, c->qkv_bias);
+    tni_lm_linear(&m->base, names[3], &m->out, wide, c->hidden, c->o_bias);
     add_norm(m, "q_norm", &m->query_norm, c);
     add_norm(m, "k_norm", &m->key_norm, c);
     tn_register_buffer(&m->base, "key_cache", &m->keys, TN_NONE, TN_CACHE);

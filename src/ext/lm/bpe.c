@@ -60,17 +60,6 @@ typedef struct chain {
     size_t n_heap;
 } chain;
 
-static void sink(uint64_t *heap, size_t n, size_t i)
-{
-    uint64_t moved = heap[i];
-    for (size_t c; (c = 2 * i + 1) < n; i = c) {
-        if (c + 1 < n && heap[c + 1] < heap[c]) c++;
-        if (heap[c] >= moved) break;
-        heap[i] = heap[c];
-    }
-    heap[i] = moved;
-}
-
 static void push(chain *c, int32_t place)
 {
     size_t i = c->n_heap++;
@@ -81,9 +70,14 @@ static void push(chain *c, int32_t place)
 
 static uint64_t pop(chain *c)
 {
-    uint64_t least = c->heap[0];
-    c->heap[0] = c->heap[--c->n_heap];
-    if (c->n_heap) sink(c->heap, c->n_heap, 0);
+    uint64_t *heap = c->heap, least = heap[0], moved = heap[--c->n_heap];
+    size_t i = 0;
+    for (size_t d; (d = 2 * i + 1) < c->n_heap; i = d) {
+        if (d + 1 < c->n_heap && heap[d + 1] < heap[d]) d++;
+        if (heap[d] >= moved) break;
+        heap[i] = heap[d];
+    }
+    heap[i] = moved;
     return least;
 }
 
@@ -131,39 +125,26 @@ static bool merge_long(tni_work *w, size_t *n)
     return true;
 }
 
-/* ---- the symbols of a word ------------------------------------------------------------------- */
-
-/* One for each byte; those without a token give none. */
-static size_t symbols(const tn_tokenizer *t, int32_t *symbol, const char *word, size_t n)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < n; i++)
-        if (t->byte[(unsigned char)word[i]] >= 0) symbol[count++] = t->byte[(unsigned char)word[i]];
-    return count;
-}
+/* ---- words, and those seen before ------------------------------------------------------------ */
 
 static bool merge_word(tni_work *w, const char *word, size_t n)
 {
     const tn_tokenizer *t = w->t;
-    if (t->whole) {
-        int32_t id = tni_find(t, &t->by_bytes, word, n);
-        if (id >= 0) return tni_ids_add(w->out, id);
-    }
+    const int32_t id = t->whole ? tni_find(t, &t->by_bytes, word, n) : TNI_NO_ID;
+    if (id >= 0) return tni_ids_add(w->out, &id, 1);
     if (n > INT32_MAX / 8)
         return tni_false(
             tni_error(TN_E_INVALID, "a word has %zu bytes: want at most %d", n, INT32_MAX / 8));
     if (!tni_room(&w->symbol, &w->symbol_capacity, 0, 5 * (n + 1), sizeof *w->symbol)) return false;
-    size_t count = symbols(t, w->symbol, word, n);
+    size_t count = 0; /* a symbol for each byte; those without a token give none */
+    for (size_t i = 0; i < n; i++)
+        if ((w->symbol[count] = t->byte[(unsigned char)word[i]]) >= 0) count++;
     if (count <= SHORT)
         count = merge_short(t, w->symbol, count);
     else if (!merge_long(w, &count))
         return false;
-    for (size_t i = 0; i < count; i++)
-        if (!tni_ids_add(w->out, w->symbol[i])) return false;
-    return true;
+    return tni_ids_add(w->out, w->symbol, count);
 }
-
-/* ---- words seen before ----------------------------------------------------------------------- */
 
 static void remember(tni_known *known, const char *word, size_t n, const tn_ids *ids, size_t k)
 {
@@ -186,7 +167,5 @@ bool tni_word_ids(tni_work *w, const char *word, size_t n)
         remember(known, word, n, w->out, (size_t)(w->out->n - before));
         return true;
     }
-    for (int i = 0; i < known->k; i++)
-        if (!tni_ids_add(w->out, known->id[i])) return false;
-    return true;
+    return tni_ids_add(w->out, known->id, known->k);
 }

@@ -359,17 +359,15 @@ tn_status tni_lm_tree(const char *function, const char *path, tni_bytes *text, t
 }
 
 tn_status tni_lm_config_read(tni_lm_config *c, const char *function, const char *path,
-                             const char *text, bool generation)
+                             const char *text)
 {
     tni_json_tree tree = { 0 };
     tni_bytes copy = { 0 }; /* reading destroys it */
-    tni_bytes_add(&copy, text, strlen(text) + 1);
+    if (text) tni_bytes_add(&copy, text, strlen(text) + 1), copy.n--;
     if (copy.failed) return tni_pending();
-    copy.n--;
     reader r = { .c = c, .function = function, .path = path, .text = copy.data };
     tn_status status = tni_lm_tree(function, path, &copy, &tree);
-    if (status == TN_OK)
-        status = generation ? read_generation(&r, tree.node) : read_root(&r, tree.node);
+    if (status == TN_OK) status = text ? read_root(&r, tree.node) : read_generation(&r, tree.node);
     tni_json_tree_free(&tree);
     tni_bytes_free(&copy);
     return status;

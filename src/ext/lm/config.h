@@ -51,8 +51,9 @@ tn_status tni_lm_file(const char *function, const char **path, const char *name,
                       size_t size);
 /* Reads a JSON object, of a file where text is empty; text is destroyed. */
 tn_status tni_lm_tree(const char *function, const char *path, tni_bytes *text, tni_json_tree *tree);
-/* A config.json, or of a generation_config.json what ends a text. function, path: for messages. */
+/* A config.json, of a path for messages; text NULL: what ends a text in the generation_config.json
+ * that path names. */
 tn_status tni_lm_config_read(tni_lm_config *c, const char *function, const char *path,
-                             const char *text, bool generation);
+                             const char *text);
 
 #endif

@@ -47,21 +47,16 @@ static tn_tensor *feed_forward(tn_module *self, tn_tensor *x)
     return tn_forward(m->down, tn_mul(m->act(tn_forward(m->gate, x)), y));
 }
 
-static const tn_module_type feed_type = { .name = "FeedForward",
-                                          .size = sizeof(feed),
-                                          .forward = feed_forward };
+TNI_TYPE(feed, "FeedForward", feed, .forward = feed_forward)
 
 static tn_module *feed_new(const tni_lm_config *c, const names *n)
 {
     feed *m = tn_module_new(&feed_type);
     if (!m) return NULL;
-    const tn_linear_options o = { .no_bias = !c->mlp_bias };
     m->act = c->act;
-    m->gate = TN_NO_MODULE;
-    if (n->gate)
-        tn_register_module(&m->base, n->gate, &m->gate, tn_linear_new(c->hidden, c->inner, o));
-    tn_register_module(&m->base, n->up, &m->up, tn_linear_new(c->hidden, c->inner, o));
-    tn_register_module(&m->base, n->down, &m->down, tn_linear_new(c->inner, c->hidden, o));
+    tni_lm_linear(&m->base, n->gate, &m->gate, c->hidden, c->inner, c->mlp_bias);
+    tni_lm_linear(&m->base, n->up, &m->up, c->hidden, c->inner, c->mlp_bias);
+    tni_lm_linear(&m->base, n->down, &m->down, c->inner, c->hidden, c->mlp_bias);
     return tn_module_done(&m->base);
 }
 
@@ -91,9 +86,7 @@ static tn_status layer_forward(tn_module *self, int n_in, tn_tensor *const *in, 
     return TN_OK;
 }
 
-static const tn_module_type layer_type = { .name = "DecoderLayer",
-                                           .size = sizeof(layer),
-                                           .forward_n = layer_forward };
+TNI_TYPE(layer, "DecoderLayer", layer, .forward_n = layer_forward)
 
 static tn_module *layer_new(const tni_lm_config *c, const names *n, int64_t i)
 {
@@ -210,53 +203,39 @@ static tn_status body_forward(tn_module *self, int n_in, tn_tensor *const *in, i
     return status;
 }
 
-static const tn_module_type body_type = { .name = "Decoder",
-                                          .size = sizeof(body),
-                                          .forward_n = body_forward };
-
-static tn_module *embedding(const tni_lm_config *c)
-{
-    tn_embedding_options o = { 0 };
-    if (c->pad >= 0 && c->family != TNI_LM_GPT2)
-        o = (tn_embedding_options){ .use_padding_index = true, .padding_index = c->pad };
-    return tn_embedding_new(c->vocab, c->hidden, o);
-}
-
-static void add_rotations(body *m, const tni_lm_config *c)
-{
-    tn_tensor *f = TN_NONE;
-    if (c->family == TNI_LM_LLAMA) {
-        float values[TNI_LM_HEAD / 2];
-        tni_rope_frequencies(&c->rope, values);
-        f = tn_from_floats(values, TN_SHAPE(c->head_dim / 2));
-    }
-    tn_register_buffer(&m->base, "inv_freq", &m->frequency, f, TN_DIRECTION | TN_NON_PERSISTENT);
-}
+TNI_TYPE(body, "Decoder", body, .forward_n = body_forward)
 
 static tn_module *body_new(const tni_lm_config *c, const names *n)
 {
+    const bool gpt = c->family == TNI_LM_GPT2;
+    float values[TNI_LM_HEAD / 2];
+    tn_embedding_options padded = { 0 };
+    if (c->pad >= 0 && !gpt) padded.use_padding_index = true, padded.padding_index = c->pad;
     body *m = tn_module_new(&body_type);
     if (!m) return NULL;
     m->drop = c->embed_drop, m->positions = c->positions;
     m->position = TN_NO_MODULE;
-    tn_register_module(&m->base, n->embed, &m->embed, embedding(c));
-    if (c->family == TNI_LM_GPT2)
+    tn_register_module(&m->base, n->embed, &m->embed,
+                       tn_embedding_new(c->vocab, c->hidden, padded));
+    if (gpt)
         tn_register_module(&m->base, "wpe", &m->position,
                            tn_embedding_new(c->positions, c->hidden, (tn_embedding_options){ 0 }));
     tn_register_module(&m->base, n->layers, &m->layers, tn_module_list_new());
     for (int64_t i = 0; m->layers && i < c->layers; i++)
         if (tn_module_append(m->layers, layer_new(c, n, i)) != TN_OK) break;
     tn_register_module(&m->base, n->norm, &m->norm, norm_new(c));
-    add_rotations(m, c);
+    if (!gpt) tni_rope_frequencies(&c->rope, values);
+    tn_register_buffer(&m->base, "inv_freq", &m->frequency,
+                       gpt ? TN_NONE : tn_from_floats(values, TN_SHAPE(c->head_dim / 2)),
+                       TN_DIRECTION | TN_NON_PERSISTENT);
     return tn_module_done(&m->base);
 }
 
 void tni_lm_decoder_register(tni_lm *m)
 {
     const names *n = m->c.family == TNI_LM_GPT2 ? &gpt2_names : &llama_names;
-    tn_linear_options o = { .no_bias = true };
     tn_register_module(&m->base, n->body, &m->part[0], body_new(&m->c, n));
-    tn_register_module(&m->base, "lm_head", &m->part[1], tn_linear_new(m->c.hidden, m->c.vocab, o));
+    tni_lm_linear(&m->base, "lm_head", &m->part[1], m->c.hidden, m->c.vocab, false);
     if (m->c.tied && m->part[0] && m->part[1])
         tn_module_set(m->part[1], "weight",
                       tn_get_parameter(((body *)m->part[0])->embed, "weight"));

@@ -56,7 +56,7 @@ static void add_token(decoding *d, int64_t id)
     if (id < 0 || id >= (int64_t)t->n_token) return;
     const tni_token *token = &t->token[id];
     if (!token->there || (token->special && !d->special)) return;
-    tni_bytes_add(&d->raw, t->texts.data + token->bytes, token->n_bytes);
+    tni_bytes_add(&d->raw, t->texts.data + token->bytes.at, token->bytes.n);
     let_out(d, false);
 }
 

@@ -5,8 +5,6 @@
 
 #include <sys/stat.h>
 
-#include "nn/module.h"
-
 /* ---- types ----------------------------------------------------------------------------------- */
 
 static tn_status decoder_forward(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
@@ -27,29 +25,19 @@ static void lm_describe(const tn_module *self, char *text, size_t size)
 
 static void lm_free(tn_module *self)
 {
-    tni_lm *m = (tni_lm *)self;
-    tni_bytes_free(&m->text);
+    tni_strfree(((tni_lm *)self)->text);
 }
 
 static tn_status lm_clone(tn_module *self, tn_module *copy)
 {
-    const tni_lm *m = (const tni_lm *)self;
-    tni_bytes text = { 0 };
-    tni_bytes_add(&text, m->text.data, m->text.n + 1);
-    text.n = m->text.n;
-    ((tni_lm *)copy)->text = text;
-    return text.failed ? tni_pending() : TN_OK;
+    char *text = ((tni_lm *)copy)->text = tni_strdup(((tni_lm *)self)->text);
+    return text ? TN_OK : tni_pending();
 }
 
 static tn_status lm_reset(tn_module *self);
 
-static const tn_module_type lm_type = { .name = "LanguageModel",
-                                        .size = sizeof(tni_lm),
-                                        .forward_n = decoder_forward,
-                                        .describe = lm_describe,
-                                        .reset = lm_reset,
-                                        .free = lm_free,
-                                        .clone = lm_clone };
+TNI_TYPE(lm, "LanguageModel", tni_lm, .forward_n = decoder_forward, .describe = lm_describe,
+         .reset = lm_reset, .free = lm_free, .clone = lm_clone)
 
 tni_lm *tni_lm_of(const char *function, const tn_module *m)
 {
@@ -98,15 +86,13 @@ static tn_status lm_reset(tn_module *self)
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
-/* Takes the text. */
-static tn_module *model(const char *function, const char *path, tni_bytes *text)
+static tn_module *model(const char *function, const char *path, const char *text)
 {
     tni_lm_config c;
-    tn_status status = tni_lm_config_read(&c, function, path, text->data, false);
+    tn_status status = tni_lm_config_read(&c, function, path, text);
     tni_lm *m = status == TN_OK ? tn_module_new(&lm_type) : NULL;
     if (!m) return NULL;
-    m->text = *text, m->c = c;
-    *text = (tni_bytes){ 0 };
+    m->c = c, m->text = tni_strdup(text);
     tni_init_skipped = true;
     tni_lm_decoder_register(m);
     tni_init_skipped = false;
@@ -131,8 +117,8 @@ tn_module *tni_lm_make(const char *function, const char *config, bool draws)
     tni_bytes text = { 0 };
     tn_status status = tni_lm_file(function, &config, "config.json", inside, sizeof inside);
     if (status == TN_OK) status = tni_bytes_file(&text, function, config, TNI_LM_FILE);
-    tn_module *m = status == TN_OK ? model(function, config, &text) : NULL;
-    if (!m) tni_bytes_free(&text);
+    tn_module *m = status == TN_OK ? model(function, config, text.data) : NULL;
+    tni_bytes_free(&text);
     if (!m || !draws || lm_reset(m) == TN_OK) return m;
     tn_module_drop(m);
     return NULL;

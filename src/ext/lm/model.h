@@ -3,6 +3,7 @@
 #define TENON_EXT_LM_MODEL_H
 
 #include "ext/lm/config.h"
+#include "nn/module.h"
 
 /* The inputs of attention and of a layer around it. */
 enum { TNI_X, TNI_COSINE, TNI_SINE, TNI_MASK, TNI_SLOTS, TNI_INPUTS };
@@ -23,6 +24,16 @@ static inline tn_status tni_lm_called(const tn_module *self, int n_in, tn_tensor
         return TN_OK;
     return tni_error(TN_E_SHAPE, "%s: slots: want i64 [2, B] on the CPU", self->type->name);
 }
+/* A Linear as a child of m, in *field; name NULL: there is none. */
+static inline void tni_lm_linear(tn_module *m, const char *name, tn_module **field, int64_t in,
+                                 int64_t out, bool bias)
+{
+    const tn_linear_options o = { .no_bias = !bias };
+    if (name)
+        tn_register_module(m, name, field, tn_linear_new(in, out, o));
+    else
+        *field = TN_NO_MODULE;
+}
 /* Attention, and names of its children: of query, key, value (only the first: one for all three)
  * and output. */
 tn_module *tni_lm_attention_new(const tni_lm_config *c, int64_t layer, const char *const names[4]);
@@ -36,7 +47,7 @@ typedef struct tni_lm {
     tn_tensor *lengths; /* of the cache; TN_NONE: there is none */
     int64_t capacity;
     tni_lm_config c;
-    tni_bytes text; /* of config.json, with a zero behind it */
+    char *text; /* of config.json */
 } tni_lm;
 
 /* The first embedding's weight: its dtype is the model's. */

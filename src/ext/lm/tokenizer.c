@@ -4,45 +4,14 @@
 #include "ext/lm/config.h"
 #include "ext/lm/tokenizer.h"
 
-/* ---- words ----------------------------------------------------------------------------------- */
-
-uint64_t tni_word_hash(uint64_t seed, const char *text, size_t n)
-{
-    const uint64_t odd = UINT64_C(0x9fb21c651e98df25);
-    uint64_t hash = seed ^ n * odd, eight;
-    for (; n >= 8; text += 8, n -= 8) {
-        memcpy(&eight, text, 8);
-        hash = (hash ^ eight) * odd;
-        hash ^= hash >> 31;
-    }
-    for (eight = 0; n > 0; n--) eight = eight << 8 | (unsigned char)text[n - 1];
-    hash = (hash ^ eight) * odd;
-    return hash ^ hash >> 29;
-}
-
-int32_t tni_find(const tn_tokenizer *t, const tni_words *words, const char *text, size_t n)
-{
-    bool bytes = words == &t->by_bytes;
-    size_t mask = words->capacity - 1;
-    if (!words->capacity) return TNI_NO_ID;
-    for (size_t i = tni_word_hash(t->seed, text, n) & mask;; i = (i + 1) & mask) {
-        int32_t id = words->slot[i];
-        if (id < 0) return TNI_NO_ID;
-        const tni_token *token = &t->token[id];
-        if ((bytes ? token->n_bytes : token->n_text) == n &&
-            memcmp(t->texts.data + (bytes ? token->bytes : token->text), text, n) == 0)
-            return id;
-    }
-}
-
 /* ---- arrays of the caller -------------------------------------------------------------------- */
 
-bool tni_ids_add(tn_ids *ids, int64_t id)
+bool tni_ids_add(tn_ids *ids, const int32_t *id, size_t n)
 {
     size_t capacity = (size_t)ids->capacity;
-    if (!tni_room(&ids->id, &capacity, (size_t)ids->n, 1, sizeof *ids->id)) return false;
+    if (!tni_room(&ids->id, &capacity, (size_t)ids->n, n, sizeof *ids->id)) return false;
     ids->capacity = (int64_t)capacity;
-    ids->id[ids->n++] = id;
+    for (size_t i = 0; i < n; i++) ids->id[ids->n++] = id[i];
     return true;
 }
 
@@ -84,7 +53,7 @@ void tni_work_give(tni_work *w)
 
 static void work_free(tni_work *w)
 {
-    if (w->known) tni_free(w->known, TNI_KNOWN * sizeof *w->known);
+    tni_free(w->known, TNI_KNOWN * sizeof *w->known);
     tni_bytes_free(&w->normal);
     tni_bytes_free(&w->scratch);
     tni_room_free(&w->symbol, &w->symbol_capacity, sizeof *w->symbol);
@@ -178,7 +147,7 @@ const char *tn_tokenizer_token(const tn_tokenizer *t, int64_t id)
 {
     if (!t) return tni_poisoned("tn_tokenizer_token", "t");
     bool there = id >= 0 && id < (int64_t)t->n_token && t->token[id].there;
-    return there ? t->texts.data + t->token[id].text : NULL;
+    return there ? t->texts.data + t->token[id].text.at : NULL;
 }
 
 int64_t tn_tokenizer_id(const tn_tokenizer *t, const char *token)
@@ -197,7 +166,7 @@ tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *path)
 static bool add_ids(tn_ids *to, const tn_ids *from, bool bare)
 {
     for (int64_t i = 0; i < from->n && !bare; i++)
-        if (!tni_ids_add(to, from->id[i])) return false;
+        if (!tni_ids_add(to, &(int32_t){ (int32_t)from->id[i] }, 1)) return false;
     return true;
 }
 

@@ -18,10 +18,11 @@
 enum { TNI_STAGES = 24, TNI_NO_ID = -1, TNI_KNOWN = 1 << 15, TNI_LARGEST = 1 << 28 };
 
 typedef struct tni_token {
-    uint32_t text, n_text;   /* in texts, as the vocabulary has it */
-    uint32_t bytes, n_bytes; /* in texts, what it stands for */
-    bool there;              /* false: no token has this id */
-    bool word;               /* its letters stand for bytes */
+    struct tni_span {
+        uint32_t at, n; /* in texts */
+    } text, bytes;      /* as the vocabulary has it; what it stands for */
+    bool there;         /* false: no token has this id */
+    bool word;          /* its letters stand for bytes */
     bool special;
 } tni_token;
 
@@ -103,15 +104,16 @@ void tni_work_give(tni_work *w);
 /* ---- parts. Those that return a bool give false with a message ------------------------------- */
 
 /* tokenizer.c */
+bool tni_ids_add(tn_ids *ids, const int32_t *id, size_t n);
+/* vocabulary.c */
 uint64_t tni_word_hash(uint64_t seed, const char *text, size_t n);
 int32_t tni_find(const tn_tokenizer *t, const tni_words *words, const char *text, size_t n);
-bool tni_ids_add(tn_ids *ids, int64_t id);
-/* vocabulary.c */
-bool tni_token_text(tn_tokenizer *t, const char *text, size_t n, uint32_t *at); /* and a zero */
-tni_token *tni_token_at(tn_tokenizer *t, size_t id);               /* made if it is not there */
+tni_token *tni_token_at(tn_tokenizer *t, size_t id); /* made if it is not there */
+bool tni_token_set(tn_tokenizer *t, tni_token *token, const char *text);
 bool tni_token_put(tn_tokenizer *t, tni_words *words, int32_t id); /* false: its text is there */
 bool tni_tokens_index(tn_tokenizer *t, size_t more); /* all; `more` will be added by text */
-bool tni_pairs_begin(tn_tokenizer *t, size_t n);     /* room for n of them */
+/* A hash table for n items of `size` bytes: all bits are set, which marks free places. */
+void *tni_table(size_t n, size_t size, size_t *capacity);
 /* tokenizer_read.c: a tokenizer.json, which is destroyed; name: for messages */
 bool tni_tokenizer_read(tn_tokenizer *t, const char *name, tni_bytes *json);
 /* added.c */
@@ -126,7 +128,5 @@ pcre2_code *tni_pattern(const char *name, const char *regex);
 bool tni_word_ids(tni_work *w, const char *word, size_t n);
 /* Where a pair is in the table, or the free place for it. */
 tni_pair *tni_pair_place(const tn_tokenizer *t, int32_t left, int32_t right, uint64_t *key);
-/* What ByteLevel's letters stand for; false, and nothing added: there are others. */
-bool tni_letters_to_bytes(tni_bytes *to, const char *text, size_t n);
 
 #endif

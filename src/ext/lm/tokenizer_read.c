@@ -12,6 +12,9 @@ typedef struct reading {
     bool byte_level;  /* the last pre-tokenizer was read */
 } reading;
 
+/* Reads a part that is no Sequence. */
+typedef bool read_part(reading *r, const tni_json_node *part);
+
 enum { HOLES = 1 << 16 }; /* ids without a token, at most, beside as many as there are tokens */
 
 #define wrong(r, ...) tni_false(tni_file_error(TN_E_FORMAT, "tokenizer", (r)->name, __VA_ARGS__))
@@ -29,9 +32,6 @@ static const char *type_of(const tni_json_node *part)
     return tni_json_get_text(part, "type", "");
 }
 
-/* Reads a part that is no Sequence. */
-typedef bool read_part(reading *r, const tni_json_node *part);
-
 /* A part, or each of those in a Sequence's list. */
 static bool each_part(reading *r, const tni_json_node *part, const char *list, read_part *read,
                       int depth)
@@ -40,9 +40,8 @@ static bool each_part(reading *r, const tni_json_node *part, const char *list, r
     if (!is(type_of(part), "Sequence")) return read(r, part);
     if (depth > 8) return wrong(r, "Sequences in Sequences, more than 8");
     const tni_json_node *m = tni_json_first(tni_json_get(part, list));
-    for (; m; m = tni_json_after(m))
-        if (!each_part(r, m, list, read, depth + 1)) return false;
-    return true;
+    while (m && each_part(r, m, list, read, depth + 1)) m = tni_json_after(m);
+    return !m;
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
@@ -55,23 +54,6 @@ static tni_token *token_of(reading *r, const tni_json_node *id, int64_t most)
     return NULL;
 }
 
-/* Text and what it stands for: its bytes in a byte-level vocabulary. */
-static bool set_token(reading *r, tni_token *token, const char *text)
-{
-    tn_tokenizer *t = r->t;
-    token->n_text = (uint32_t)strlen(text);
-    token->there = token->word = true;
-    if (!tni_token_text(t, text, token->n_text, &token->text)) return false;
-    token->bytes = token->text;
-    token->n_bytes = token->n_text;
-    uint32_t at = (uint32_t)t->texts.n;
-    token->word = tni_letters_to_bytes(&t->texts, text, token->n_text);
-    if (!token->word) return !t->texts.failed;
-    token->bytes = at;
-    token->n_bytes = (uint32_t)t->texts.n - at;
-    return !t->texts.failed;
-}
-
 static bool read_vocabulary(reading *r, const tni_json_node *vocab)
 {
     if (!vocab || vocab->kind != '{') return wrong(r, "model.vocab is no object");
@@ -82,8 +64,8 @@ static bool read_vocabulary(reading *r, const tni_json_node *vocab)
         if (!token) return false;
         if (token->there)
             return wrong(r, "\"%.60s\" and \"%.60s\" have the id %" PRId64,
-                         r->t->texts.data + token->text, m->key, m->number);
-        if (!set_token(r, token, m->key)) return false;
+                         r->t->texts.data + token->text.at, m->key, m->number);
+        if (!tni_token_set(r->t, token, m->key)) return false;
     }
     return true;
 }
@@ -136,7 +118,8 @@ static bool read_merges(reading *r, const tni_json_node *merges)
     tn_tokenizer *t = r->t;
     if (!merges || merges->kind != '[') return wrong(r, "model.merges is no list");
     if (merges->number > INT32_MAX / 4) return wrong(r, "too many merges");
-    if (!tni_pairs_begin(t, (size_t)merges->number)) return false;
+    t->pair = tni_table((size_t)merges->number, sizeof *t->pair, &t->pair_capacity);
+    if (!t->pair) return false;
     tni_bytes both = { 0 };
     bool ok = true;
     int32_t rank = 0;
@@ -211,8 +194,8 @@ static bool read_added(reading *r, const tni_json_node *a, int64_t most)
                      other);
     if (token->there && other < 0)
         return wrong(r, "the added token \"%.60s\" has the id %d of \"%.60s\"", text, id,
-                     t->texts.data + token->text);
-    if (!token->there && !set_token(r, token, text)) return false;
+                     t->texts.data + token->text.at);
+    if (!token->there && !tni_token_set(t, token, text)) return false;
     if (other < 0) tni_token_put(t, &t->by_text, id);
     token->special = tni_json_get_flag(a, "special", false);
     for (int i = 0; i < 3; i++)
@@ -289,7 +272,7 @@ static bool add_part(reading *r, const tni_json_node *template, const char *name
         if (id->kind != '0') return wrong(r, "an id of \"%.60s\" is no integer", name);
         if (id->number >= (int64_t)r->t->n_token || !r->t->token[id->number].there)
             return wrong(r, "the post-processor's id %" PRId64 " is no token", id->number);
-        if (!tni_ids_add(to, id->number)) return false;
+        if (!tni_ids_add(to, &(int32_t){ (int32_t)id->number }, 1)) return false;
     }
     return true;
 }

@@ -1,17 +1,81 @@
-/* vocabulary.c - tokens by their ids, their texts and their bytes; pairs that are merged. */
+/* vocabulary.c - tokens by their ids, their texts and their bytes. */
 #include <utf8proc.h>
 
 #include "ext/lm/tokenizer.h"
 
-bool tni_token_text(tn_tokenizer *t, const char *text, size_t n, uint32_t *at)
+/* ---- found by text --------------------------------------------------------------------------- */
+
+uint64_t tni_word_hash(uint64_t seed, const char *text, size_t n)
 {
-    *at = (uint32_t)t->texts.n;
-    tni_bytes_add(&t->texts, text, n);
-    tni_bytes_add(&t->texts, "", 1);
-    if (t->texts.n > UINT32_MAX / 2)
-        return tni_false(tni_error(TN_E_FORMAT, "the tokens have more than 2 GiB"));
-    return !t->texts.failed;
+    const uint64_t odd = UINT64_C(0x9fb21c651e98df25);
+    uint64_t hash = seed ^ n * odd, eight;
+    for (; n >= 8; text += 8, n -= 8) {
+        memcpy(&eight, text, 8);
+        hash = (hash ^ eight) * odd;
+        hash ^= hash >> 31;
+    }
+    for (eight = 0; n > 0; n--) eight = eight << 8 | (unsigned char)text[n - 1];
+    hash = (hash ^ eight) * odd;
+    return hash ^ hash >> 29;
 }
+
+static const struct tni_span *span_of(const tn_tokenizer *t, const tni_words *words, int32_t id)
+{
+    return words == &t->by_bytes ? &t->token[id].bytes : &t->token[id].text;
+}
+
+/* Where the id of a text is, or the free place for it. */
+static int32_t *place_of(const tn_tokenizer *t, const tni_words *words, const char *text, size_t n)
+{
+    const size_t mask = words->capacity - 1;
+    for (size_t i = tni_word_hash(t->seed, text, n) & mask;; i = (i + 1) & mask) {
+        int32_t *id = &words->slot[i];
+        if (*id < 0) return id;
+        const struct tni_span *span = span_of(t, words, *id);
+        if (span->n == n && memcmp(t->texts.data + span->at, text, n) == 0) return id;
+    }
+}
+
+int32_t tni_find(const tn_tokenizer *t, const tni_words *words, const char *text, size_t n)
+{
+    return *place_of(t, words, text, n);
+}
+
+bool tni_token_put(tn_tokenizer *t, tni_words *words, int32_t id)
+{
+    const struct tni_span *span = span_of(t, words, id);
+    int32_t *place = place_of(t, words, t->texts.data + span->at, span->n);
+    if (*place >= 0) return false;
+    *place = id;
+    return true;
+}
+
+void *tni_table(size_t n, size_t size, size_t *capacity)
+{
+    for (*capacity = 16; *capacity < 2 * n + 2;) *capacity *= 2;
+    void *table = tni_alloc(*capacity * size);
+    return table ? memset(table, 0xff, *capacity * size) : NULL;
+}
+
+bool tni_tokens_index(tn_tokenizer *t, size_t more)
+{
+    tni_words *words[] = { &t->by_text, &t->by_bytes };
+    for (int i = 0; i < 2; i++) {
+        words[i]->slot = tni_table(t->n_token + more, sizeof(int32_t), &words[i]->capacity);
+        if (!words[i]->slot) return false;
+    }
+    for (size_t i = 0; i < t->n_token; i++) {
+        if (!t->token[i].there) continue;
+        if (!tni_token_put(t, &t->by_text, (int32_t)i))
+            return tni_false(tni_error(TN_E_FORMAT, "tokenizer: the token \"%.60s\" is there twice",
+                                       t->texts.data + t->token[i].text.at));
+        if (t->token[i].word) tni_token_put(t, &t->by_bytes, (int32_t)i);
+    }
+    for (int b = 0; b < 256; b++) t->byte[b] = tni_find(t, &t->by_bytes, &(char){ (char)b }, 1);
+    return true;
+}
+
+/* ---- made ------------------------------------------------------------------------------------ */
 
 tni_token *tni_token_at(tn_tokenizer *t, size_t id)
 {
@@ -21,61 +85,6 @@ tni_token *tni_token_at(tn_tokenizer *t, size_t id)
     memset(t->token + t->n_token, 0, more * sizeof *t->token);
     t->n_token = id + 1;
     return &t->token[id];
-}
-
-static size_t capacity_for(size_t n)
-{
-    size_t capacity = 16;
-    while (capacity < 2 * n + 2) capacity *= 2;
-    return capacity;
-}
-
-static bool make_table(tni_words *words, size_t n)
-{
-    const size_t capacity = capacity_for(n);
-    words->slot = tni_alloc(capacity * sizeof *words->slot);
-    if (!words->slot) return false;
-    memset(words->slot, 0xff, capacity * sizeof *words->slot);
-    words->capacity = capacity;
-    return true;
-}
-
-bool tni_token_put(tn_tokenizer *t, tni_words *words, int32_t id)
-{
-    const tni_token *token = &t->token[id];
-    bool bytes = words == &t->by_bytes;
-    const char *text = t->texts.data + (bytes ? token->bytes : token->text);
-    size_t n = bytes ? token->n_bytes : token->n_text, mask = words->capacity - 1;
-    if (tni_find(t, words, text, n) >= 0) return false;
-    size_t i = tni_word_hash(t->seed, text, n) & mask;
-    while (words->slot[i] >= 0) i = (i + 1) & mask;
-    words->slot[i] = id;
-    return true;
-}
-
-bool tni_tokens_index(tn_tokenizer *t, size_t more)
-{
-    if (!make_table(&t->by_text, t->n_token + more) || !make_table(&t->by_bytes, t->n_token))
-        return false;
-    for (size_t i = 0; i < t->n_token; i++) {
-        if (!t->token[i].there) continue;
-        if (!tni_token_put(t, &t->by_text, (int32_t)i))
-            return tni_false(tni_error(TN_E_FORMAT, "tokenizer: the token \"%.60s\" is there twice",
-                                       t->texts.data + t->token[i].text));
-        if (t->token[i].word) tni_token_put(t, &t->by_bytes, (int32_t)i);
-    }
-    for (int b = 0; b < 256; b++) t->byte[b] = tni_find(t, &t->by_bytes, &(char){ (char)b }, 1);
-    return true;
-}
-
-bool tni_pairs_begin(tn_tokenizer *t, size_t n)
-{
-    const size_t capacity = capacity_for(n);
-    t->pair = tni_alloc(capacity * sizeof *t->pair);
-    if (!t->pair) return false;
-    t->pair_capacity = capacity;
-    for (size_t i = 0; i < capacity; i++) t->pair[i] = (tni_pair){ UINT64_MAX, 0, 0 };
-    return true;
 }
 
 /* The byte of a letter: those that are printable in Latin 1 are their own, the others follow from
@@ -88,7 +97,8 @@ static int byte_of(int32_t c)
     return c == 0x143 ? 0xad : -1;
 }
 
-bool tni_letters_to_bytes(tni_bytes *to, const char *text, size_t n)
+/* What ByteLevel's letters stand for; false, and nothing added: there are others. */
+static bool letters_to_bytes(tni_bytes *to, const char *text, size_t n)
 {
     const size_t before = to->n;
     for (size_t at = 0; at < n;) {
@@ -100,4 +110,18 @@ bool tni_letters_to_bytes(tni_bytes *to, const char *text, size_t n)
         at += (size_t)k;
     }
     return true;
+}
+
+bool tni_token_set(tn_tokenizer *t, tni_token *token, const char *text)
+{
+    const uint32_t at = (uint32_t)t->texts.n, n = (uint32_t)strlen(text);
+    token->text = token->bytes = (struct tni_span){ at, n };
+    tni_bytes_add(&t->texts, text, n + 1);
+    if (t->texts.n > UINT32_MAX / 2)
+        return tni_false(tni_error(TN_E_FORMAT, "the tokens have more than 2 GiB"));
+    token->there = true;
+    token->word = letters_to_bytes(&t->texts, text, n);
+    const uint32_t begin = at + n + 1;
+    if (token->word) token->bytes = (struct tni_span){ begin, (uint32_t)t->texts.n - begin };
+    return !t->texts.failed;
 }

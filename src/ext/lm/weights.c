@@ -12,11 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static bool begins(const char *name, const char *with)
-{
-    return strncmp(name, with, strlen(with)) == 0;
-}
-
 /* A weight of Conv1D: [in, out] in files. */
 static bool turned(const tni_lm *m, const char *name)
 {
@@ -24,8 +19,6 @@ static bool turned(const tni_lm *m, const char *name)
            (tni_ends_in(name, ".c_attn.weight") || tni_ends_in(name, ".c_proj.weight") ||
             tni_ends_in(name, ".c_fc.weight"));
 }
-
-/* ---- names ----------------------------------------------------------------------------------- */
 
 /* The embedding's weight. */
 static const char *table_of(const tni_lm *m)
@@ -40,27 +33,22 @@ static bool left_out(const tni_lm *m, const char *name)
     return tni_ends_in(name, ".attn.bias") || tni_ends_in(name, ".attn.masked_bias");
 }
 
-/* Our name for a file's; false: it is left out. */
-static bool our_name(const tni_lm *m, const char *name, char *to, size_t size)
-{
-    const char *prefix = m->c.family == TNI_LM_GPT2 ? "transformer." : "model.";
-    const bool whole = begins(name, prefix) || begins(name, "lm_head.");
-    snprintf(to, size, "%s%s", whole ? "" : prefix, name);
-    return !left_out(m, name);
-}
-
 /* The list under our names, in one floating dtype. */
 static tn_list *ours(const tni_lm *m, const tn_list *files, tn_lm_options o)
 {
     tn_list *list = tn_list_new();
     char name[2048];
-    const char *const word = strchr(table_of(m), '.') + 1; /* files may lack what is before */
+    const char *const table = table_of(m), *const word = strchr(table, '.') + 1;
     for (int i = 0; list && !o.use_dtype && i < files->n; i++) {
         o.use_dtype = tni_ends_in(files->entry[i].name, word);
         o.dtype = tn_dtype_of(files->entry[i].tensor);
     }
     for (int i = 0; list && i < files->n; i++) {
-        if (!our_name(m, files->entry[i].name, name, sizeof name)) continue;
+        const char *theirs = files->entry[i].name; /* may lack what is before word */
+        const bool whole =
+            !strncmp(theirs, table, (size_t)(word - table)) || !strncmp(theirs, "lm_head.", 8);
+        snprintf(name, sizeof name, "%.*s%s", whole ? 0 : (int)(word - table), table, theirs);
+        if (left_out(m, theirs)) continue;
         tn_tensor *t = files->entry[i].tensor;
         if (o.use_dtype && tn_dtype_is_float(tn_dtype_of(t))) t = tn_to_dtype(t, o.dtype);
         if (turned(m, name) && tn_rank(t) == 2) t = tn_contiguous(tn_transpose(t, 0, 1));
@@ -76,8 +64,7 @@ static tn_status find_weights(const char *folder, char *path, size_t size)
     static const char *const files[] = { "model.safetensors", "model.safetensors.index.json",
                                          "pytorch_model.bin", "pytorch_model.bin.index.json" };
     for (int i = 0; i < 4; i++) {
-        tn_status status = tni_path_in("tn_lm_load", folder, files[i], path, size);
-        if (status != TN_OK) return status;
+        TNI_TRY(tni_path_in("tn_lm_load", folder, files[i], path, size));
         if (access(path, F_OK) == 0) return TN_OK;
     }
     return tni_file_error(TN_E_IO, "tn_lm_load", folder,
@@ -100,29 +87,21 @@ static tn_status untie(tni_lm *m, const tn_list *list)
 static tn_status load(tni_lm *m, const char *folder, tn_lm_options o)
 {
     char path[4096];
-    tn_status status = find_weights(folder, path, sizeof path);
-    if (status != TN_OK) return status;
+    TNI_TRY(find_weights(folder, path, sizeof path));
     const tn_load_options as = { .widen = true, .unwrap = true };
-    tn_list *files = tn_load_tensors_with(path, as, NULL, NULL);
-    tn_list *list = files ? ours(m, files, o) : NULL;
+    const tn_list *files = tn_load_tensors_with(path, as, NULL, NULL);
+    const tn_list *list = files ? ours(m, files, o) : NULL;
     if (!list) return tni_pending();
-    status = untie(m, list);
-    if (status != TN_OK) return status;
+    TNI_TRY(untie(m, list));
     const tn_load_options into = { .assign = true, .non_strict = o.non_strict };
     return tn_load_state_dict(&m->base, list, into, o.report);
 }
 
 static tn_status load_ends(tni_lm *m, const char *folder)
 {
-    static const char *const f = "tn_lm_load";
     char path[4096];
-    tni_bytes text = { 0 };
-    tn_status status = tni_path_in(f, folder, "generation_config.json", path, sizeof path);
-    if (status != TN_OK || access(path, F_OK) != 0) return status;
-    status = tni_bytes_file(&text, f, path, TNI_LM_FILE);
-    if (status == TN_OK) status = tni_lm_config_read(&m->c, f, path, text.data, true);
-    tni_bytes_free(&text);
-    return status;
+    TNI_TRY(tni_path_in("tn_lm_load", folder, "generation_config.json", path, sizeof path));
+    return access(path, F_OK) == 0 ? tni_lm_config_read(&m->c, "tn_lm_load", path, NULL) : TN_OK;
 }
 
 tn_module *tn_lm_load(const char *folder, tn_lm_options o)
@@ -150,12 +129,11 @@ tn_module *tn_lm_load(const char *folder, tn_lm_options o)
 static tn_status save_config(const tni_lm *m, const char *path, tn_dtype dtype)
 {
     static const char *const names[] = { "float32", "float64", "bfloat16", "float16" };
-    const char *text = m->text.data, *at = text + m->c.dtype_at, *end = at + strcspn(at, "\"");
-    if (at == text || dtype > TN_F16) return tni_file_replace("tn_lm_save", path, text, m->text.n);
+    const char *text = m->text, *at = text + m->c.dtype_at, *end = at + strcspn(at, "\"");
+    if (at == text || dtype > TN_F16)
+        return tni_file_replace("tn_lm_save", path, text, strlen(text));
     tni_bytes b = { 0 };
-    tni_bytes_add(&b, text, (size_t)(at - text));
-    tni_bytes_add(&b, names[dtype], strlen(names[dtype]));
-    tni_bytes_add(&b, end, strlen(end));
+    tni_bytes_printf(&b, "%.*s%s%s", (int)(at - text), text, names[dtype], end);
     tn_status status = b.failed ? tni_pending() : tni_file_replace("tn_lm_save", path, b.data, b.n);
     tni_bytes_free(&b);
     return status;
@@ -165,8 +143,8 @@ static tn_status save_ends(const tni_lm *m, const char *folder)
 {
     static const char *const f = "tn_lm_save";
     char path[4096], text[512] = "{\"eos_token_id\": [";
-    tn_status status = tni_path_in(f, folder, "generation_config.json", path, sizeof path);
-    if (status != TN_OK || !m->c.ends_apart) return status;
+    if (!m->c.ends_apart) return TN_OK;
+    TNI_TRY(tni_path_in(f, folder, "generation_config.json", path, sizeof path));
     for (int i = 0; i < m->c.n_eos; i++)
         tni_text_add(text, sizeof text, "%s%" PRId64, i ? ", " : "", m->c.eos[i]);
     tni_text_add(text, sizeof text, "]}\n");
@@ -175,25 +153,22 @@ static tn_status save_ends(const tni_lm *m, const char *folder)
 
 static tn_status save(tni_lm *m, const char *folder)
 {
-    static const char *keys[] = { "format" }, *values[] = { "pt" };
-    const tn_metadata metadata = { 1, keys, values };
+    const tn_metadata metadata = { 1, (const char *[]){ "format" }, (const char *[]){ "pt" } };
     char path[4096];
-    tn_list *state = tn_state_dict(&m->base, ""), *list = tn_list_new();
+    const tn_list *state = tn_state_dict(&m->base, "");
+    tn_list *list = tn_list_new();
     if (!state || !list) return tni_pending();
-    tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < state->n; i++) {
+    for (int i = 0; i < state->n; i++) {
         tn_entry e = state->entry[i];
         if (e.owner && e.owner->type == &tni_lora_type) continue;
         if (e.tensor == tni_lm_table(m) && strcmp(e.name, "lm_head.weight") == 0) continue;
         if (turned(m, e.name)) e.tensor = tn_contiguous(tn_transpose(e.tensor, 0, 1));
-        status = tn_list_add(list, e.name, e.tensor);
+        TNI_TRY(tn_list_add(list, e.name, e.tensor));
     }
-    if (status == TN_OK)
-        status = tni_path_in("tn_lm_save", folder, "config.json", path, sizeof path);
-    if (status == TN_OK) status = save_config(m, path, tn_dtype_of(list->entry[0].tensor));
-    if (status == TN_OK)
-        status = tni_path_in("tn_lm_save", folder, "model.safetensors", path, sizeof path);
-    return status == TN_OK ? tn_save_tensors(list, &metadata, path) : status;
+    TNI_TRY(tni_path_in("tn_lm_save", folder, "config.json", path, sizeof path));
+    TNI_TRY(save_config(m, path, tn_dtype_of(list->entry[0].tensor)));
+    TNI_TRY(tni_path_in("tn_lm_save", folder, "model.safetensors", path, sizeof path));
+    return tn_save_tensors(list, &metadata, path);
 }
 
 tn_status tni_lm_folder(const char *function, const char *folder)
