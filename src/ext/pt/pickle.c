@@ -218,31 +218,22 @@ static tni_pickle_dict *target_of(tni_pickle *p, int64_t k, bool is_marked, bool
     return bad(p, "items for something other than a %s: " WANTED, list ? "list" : "dict"), NULL;
 }
 
-/* Puts n values, key before value, into the dict below them; n < 0: those above the mark. */
-static tn_status set_items(tni_pickle *p, int64_t n)
+/* Puts a key and its value into the dict below them (n 2), or a value into the list (1); below 0:
+ * all that are above the mark. */
+static tn_status add_items(tni_pickle *p, int64_t n)
 {
+    const int64_t step = n < 0 ? -n : n;
+    const bool list = step == 1;
     int64_t k = n;
     const value *v = several(p, &k);
-    if (!v) return tni_pending();
-    if (k % 2) return bad(p, "%s", "a key without a value");
-    const tni_pickle_dict *d = target_of(p, k, n < 0, false);
-    if (!d) return tni_pending();
-    const int64_t which = d - (tni_pickle_dict *)p->dicts.data;
-    for (int64_t i = 0; i < k; i += 2) TNI_TRY(set_item(p, which, v[i], v[i + 1]));
-    p->stack.n -= k + (n < 0);
-    return TN_OK;
-}
-
-/* The same for a list: n values. */
-static tn_status append(tni_pickle *p, int64_t n)
-{
-    int64_t k = n;
-    const value *v = several(p, &k);
-    const tni_pickle_dict *d = v ? target_of(p, k, n < 0, true) : NULL;
+    if (v && k % step) return bad(p, "%s", "a key without a value");
+    const tni_pickle_dict *d = v ? target_of(p, k, n < 0, list) : NULL;
     if (!d) return tni_pending();
     const int64_t which = d - (tni_pickle_dict *)p->dicts.data, before = d->n;
-    for (int64_t i = 0; i < k; i++)
-        TNI_TRY(set_item(p, which, (value){ TNI_PICKLE_INT, 0, before + i }, v[i]));
+    for (int64_t i = 0; i < k; i += step) {
+        const value place = { TNI_PICKLE_INT, 0, before + i };
+        TNI_TRY(set_item(p, which, list ? place : v[i], v[i + step - 1]));
+    }
     p->stack.n -= k + (n < 0);
     return TN_OK;
 }
@@ -503,8 +494,6 @@ static tn_status rebuild_tensor(tni_pickle *p, const value *a, uint32_t n, uint3
     return put_tensor(p, &t);
 }
 
-static tn_status call(tni_pickle *p, const value *function, const value *arguments, int depth);
-
 /* One that changes nothing: what it is called with takes its place. */
 static tn_status first_of(tni_pickle *p, const value *a, uint32_t n)
 {
@@ -567,20 +556,15 @@ static tn_status call(tni_pickle *p, const value *function, const value *argumen
     }
 }
 
-static tn_status reduce(tni_pickle *p, int64_t n)
+/* made: by NEWOBJ, of what is a class. */
+static tn_status reduce(tni_pickle *p, int64_t made)
 {
-    const value *v = last(p, n);
-    return v ? call(p, &v[0], &v[1], 0) : tni_pending();
-}
-
-/* NEWOBJ: as a call, of what is a class. */
-static tn_status object(tni_pickle *p, int64_t n)
-{
-    const value *v = last(p, n);
+    const value *v = last(p, 2);
     if (!v) return tni_pending();
-    const bool known =
-        v[0].kind == TNI_PICKLE_GLOBAL && (what_of(&v[0]) == CLASS || what_of(&v[0]) == PARAMETER);
-    return known ? call(p, &v[0], &v[1], 0) : bad(p, "%s", "NEWOBJ of an unknown class: " WANTED);
+    const int what = v[0].kind == TNI_PICKLE_GLOBAL ? what_of(&v[0]) : OTHER;
+    if (made && what != CLASS && what != PARAMETER)
+        return bad(p, "%s", "NEWOBJ of an unknown class: " WANTED);
+    return call(p, &v[0], &v[1], 0);
 }
 
 /* ---- the machine ----------------------------------------------------------------------------- */
@@ -601,31 +585,20 @@ static const struct {
     ['j'] = { "LONG_BINGET", get, 4, 0 },        [')'] = { "EMPTY_TUPLE", tuple, 0, 0 },
     [0x85] = { "TUPLE1", tuple, 0, 1 },          [0x86] = { "TUPLE2", tuple, 0, 2 },
     [0x87] = { "TUPLE3", tuple, 0, 3 },          ['t'] = { "TUPLE", tuple, 0, -1 },
-    ['}'] = { "EMPTY_DICT", dict_new, 0, 0 },    ['s'] = { "SETITEM", set_items, 0, 2 },
-    ['u'] = { "SETITEMS", set_items, 0, -1 },    ['b'] = { "BUILD", build, 0, 2 },
+    ['}'] = { "EMPTY_DICT", dict_new, 0, 0 },    ['s'] = { "SETITEM", add_items, 0, 2 },
+    ['u'] = { "SETITEMS", add_items, 0, -2 },    ['b'] = { "BUILD", build, 0, 2 },
     ['c'] = { "GLOBAL", global, 0, 0 },          ['Q'] = { "BINPERSID", persistent_id, 0, 1 },
-    ['R'] = { "REDUCE", reduce, 0, 2 },          ['N'] = { "NONE", none, 0, 0 },
+    ['R'] = { "REDUCE", reduce, 0, false },      ['N'] = { "NONE", none, 0, 0 },
     ['G'] = { "BINFLOAT", floating, 8, 0 },      [']'] = { "EMPTY_LIST", dict_new, 0, LIST },
-    ['a'] = { "APPEND", append, 0, 1 },          ['e'] = { "APPENDS", append, 0, -1 },
+    ['a'] = { "APPEND", add_items, 0, 1 },       ['e'] = { "APPENDS", add_items, 0, -1 },
     ['U'] = { "SHORT_BINSTRING", string, 1, 0 }, ['T'] = { "BINSTRING", string, 4, 0 },
-    [0x81] = { "NEWOBJ", object, 0, 2 },
+    [0x81] = { "NEWOBJ", reduce, 0, true },
 };
-
-tni_pickle tni_pickle_of(const tni_input *in, const char *name, const unsigned char *bytes,
-                         size_t n, int64_t max_tensors)
-{
-    return (tni_pickle){ .in = in,
-                         .name = name,
-                         .bytes = bytes,
-                         .n = n,
-                         .max_tensors = max_tensors,
-                         /* 28 a tensor are usual */
-                         .max_values = TNI_MIN(max_tensors, INT32_MAX) * 32 + 4096 };
-}
 
 tn_status tni_pickle_read(tni_pickle *p, tni_pickle_value *result)
 {
     const size_t begin = p->at;
+    p->max_values = TNI_MIN(p->max_tensors, INT32_MAX) * 32 + 4096; /* 28 a tensor are usual */
     if (!add(p, &p->stack, sizeof(value), p->max_values, "")) return tni_pending();
     p->stack.n = p->memo.n = 0;
     while (p->at < p->n) {

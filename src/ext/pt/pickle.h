@@ -74,19 +74,19 @@ typedef struct tni_pickle_table {
 typedef struct tni_pickle {
     const tni_input *in;        /* for messages */
     const char *name;           /* "data.pkl", for messages */
-    const unsigned char *bytes; /* the caller's, for as long as this is used */
-    size_t n, at, here;         /* here: the first byte of the present instruction */
-    int64_t max_tensors, max_values;
+    const unsigned char *bytes; /* n of the caller's, for as long as this is used */
+    size_t n, at;
+    int64_t max_tensors;
     bool script; /* of a TorchScript archive: classes of its own are allowed */
+    /* set by reading: the first byte of the present instruction; values in a table */
+    size_t here;
+    int64_t max_values;
     tni_pickle_table stack, memo, members; /* values */
     tni_pickle_table storages, tensors, dicts, pairs;
 } tni_pickle;
 
-/* Of n bytes, in which a pickle begins at `at` 0. Free it, also after a failure to read. */
-tni_pickle tni_pickle_of(const tni_input *in, const char *name, const unsigned char *bytes,
-                         size_t n, int64_t max_tensors);
 /* Reads the pickle that begins at p->at, and moves past it. Memory is proportional to its length or
- * to max_tensors, whichever is less. */
+ * to max_tensors, whichever is less. Free p, also after a failure. */
 tn_status tni_pickle_read(tni_pickle *p, tni_pickle_value *result);
 void tni_pickle_free(tni_pickle *p);
 

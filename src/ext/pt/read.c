@@ -36,10 +36,11 @@ static tn_status expect(const tni_pt *f, const char *name, const char *wanted, b
 /* Begins the pickle with the file's first or the entry's n bytes. */
 static tn_status read_bytes(tni_pt *f, const tni_zip_entry *e, const char *name, size_t n)
 {
-    f->nbytes = TNI_MAX(n, (size_t)1);
-    f->bytes = tni_alloc(f->nbytes);
+    f->nbytes = n;
+    f->bytes = tni_alloc(n);
     if (!f->bytes) return tni_pending();
-    f->pickle = tni_pickle_of(&f->zip.in, name, f->bytes, n, tn_get_file_limits().tensors);
+    f->pickle = (tni_pickle){ .in = &f->zip.in, .name = name, .bytes = f->bytes, .n = n };
+    f->pickle.max_tensors = tn_get_file_limits().tensors;
     return e ? tni_zip_read(&f->zip, e, f->bytes) : tni_input_read(&f->zip.in, 0, f->bytes, n);
 }
 
@@ -74,50 +75,39 @@ static tn_status open_pickle(tni_pt *f)
 static tn_status read_places(tni_pt *f, const tni_pickle_value *keys, int64_t at)
 {
     const tni_pickle *p = &f->pickle;
-    const tni_pickle_storage *s = p->storages.data;
-    tni_map named = { .names = true }; /* -> a storage */
-    tn_status status = TN_OK;
-    for (int64_t i = 0; status == TN_OK && i < p->storages.n; i++)
-        if (tni_map_put(&named, s[i].key, (void *)&s[i]) < 0) status = tni_pending();
+    tni_pickle_storage *s = p->storages.data;
+    f->keys.names = true;
+    for (int64_t i = 0; i < p->storages.n; i++)
+        if (tni_map_put(&f->keys, s[i].key, &s[i]) < 0) return tni_pending();
     const tni_pickle_dict *d = keys->kind == TNI_PICKLE_DICT ? tni_pickle_dict_of(p, keys) : NULL;
     const tni_pickle_pair *pairs = p->pairs.data;
-    if (status == TN_OK && (!d || !d->list || (size_t)d->n != named.n))
-        status = bad(f, "the list of storages' keys does not fit the %zu storages", named.n);
-    f->places =
-        status == TN_OK ? tni_alloc_n(TNI_MAX(named.n, (size_t)1), sizeof(tni_pt_place)) : NULL;
-    if (status == TN_OK && !f->places) status = tni_pending();
-    if (f->places) f->n_places = named.n;
-    f->keys.names = true;
+    if (!d || !d->list || (size_t)d->n != f->keys.n)
+        return bad(f, "the list of storages' keys does not fit the %zu storages", f->keys.n);
+    f->n_places = (size_t)p->storages.n;
+    f->places = tni_calloc_n(f->n_places, sizeof *f->places);
+    if (!f->places) return tni_pending();
     int64_t n = 0;
-    for (int64_t i = d ? d->first : -1; status == TN_OK && i >= 0; i = pairs[i].next, n++) {
+    for (int64_t i = d->first; i >= 0; i = pairs[i].next, n++) {
         const tni_pickle_value *key = &pairs[i].value;
         const tni_pickle_storage *of =
             key->kind == TNI_PICKLE_STRING
-                ? tni_map_get_name(&named, (const char *)p->bytes + key->number, key->n)
+                ? tni_map_get_name(&f->keys, (const char *)p->bytes + key->number, key->n)
                 : NULL;
+        if (!of || !of->dtype || f->places[of - s].begin)
+            return bad(f, "key %" PRId64 " of the storages is of none", n);
         unsigned char count[8] = { 0 };
-        const int is_new =
-            of && of->dtype ? tni_map_put(&f->keys, of->key, (void *)(intptr_t)(n + 1)) : 0;
-        if (is_new <= 0) {
-            status =
-                is_new ? tni_pending() : bad(f, "key %" PRId64 " of the storages is of none", n);
-            break;
-        }
         const int64_t left = f->zip.in.size - at - 8;
         int64_t nbytes = 0;
-        if (left >= 0) status = tni_input_read(&f->zip.in, at, count, sizeof count);
-        if (status == TN_OK &&
-            (left < 0 || (int64_t)tni_little(count, 8) != of->numel ||
-             __builtin_mul_overflow(of->numel, of->dtype->bits / 8, &nbytes) || nbytes > left))
-            status = bad(f, "storage %s at %" PRId64 ": want %" PRId64 " elements of %s", of->key,
-                         at, of->numel, of->dtype->name);
-        f->places[n] = (tni_pt_place){ at + 8, nbytes };
+        if (left >= 0) TNI_TRY(tni_input_read(&f->zip.in, at, count, sizeof count));
+        if (left < 0 || (int64_t)tni_little(count, 8) != of->numel ||
+            __builtin_mul_overflow(of->numel, of->dtype->bits / 8, &nbytes) || nbytes > left)
+            return bad(f, "storage %s at %" PRId64 ": want %" PRId64 " elements of %s", of->key, at,
+                       of->numel, of->dtype->name);
+        f->places[of - s] = (tni_pt_place){ at + 8, nbytes };
         at += 8 + nbytes;
     }
-    tni_map_free(&named);
-    if (status == TN_OK && at != f->zip.in.size)
-        status = bad(f, "%" PRId64 " bytes follow the storages", f->zip.in.size - at);
-    return status;
+    if (at == f->zip.in.size) return TN_OK;
+    return bad(f, "%" PRId64 " bytes follow the storages", f->zip.in.size - at);
 }
 
 #define MAGIC "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
@@ -151,69 +141,59 @@ static tn_status open_old(tni_pt *f)
 
 /* ---- storages and tensors -------------------------------------------------------------------- */
 
-/* The place of a storage's bytes in the file, and its number; NULL + message. */
-static const tni_pt_place *place_of(const tni_pt *f, const tni_pickle_storage *s, tni_pt_place *own,
-                                    size_t *number)
+/* Where a storage's bytes are: an archive's entry or, of an old file, *number of a place. */
+static tn_status find_storage(const tni_pt *f, const tni_pickle_storage *s,
+                              const tni_zip_entry **entry, size_t *number)
 {
     char name[sizeof s->key + 16];
     snprintf(name, sizeof name, "%s/%s", f->folder, s->key);
-    if (f->places) {
-        *number = (size_t)(intptr_t)tni_map_get(&f->keys, s->key) - 1; /* it is there */
-        return &f->places[*number];
-    }
-    const tni_zip_entry *e = tni_zip_find(&f->zip, name);
-    if (!e) return bad(f, "no entry %s", name), NULL;
-    *number = (size_t)(e - f->zip.entry);
-    *own = (tni_pt_place){ e->begin, e->nbytes };
-    return own;
+    const tni_pickle_storage *all = f->pickle.storages.data;
+    *entry = f->places ? NULL : tni_zip_find(&f->zip, name);
+    if (!f->places && !*entry) return bad(f, "no entry %s", name);
+    *number = f->places ? (size_t)((tni_pickle_storage *)tni_map_get(&f->keys, s->key) - all)
+                        : (size_t)(*entry - f->zip.entry);
+    return TN_OK;
 }
 
-static tn_status read_storage(tni_pt *f, size_t number, const tni_pt_place *at, void *to)
+/* *known: the elements of a storage as one axis, of the tensor that dtype becomes. */
+static tn_status storage_of(tni_pt *f, const tni_pickle_storage *s, const tni_file_dtype *dtype,
+                            tn_tensor **known)
 {
-    return f->places ? tni_input_read(&f->zip.in, at->begin, to, (size_t)at->nbytes)
-                     : tni_zip_read(&f->zip, &f->zip.entry[number], to);
-}
-
-/* The elements of a storage as one axis, of the tensor that dtype becomes; NULL + message. */
-static tn_tensor *storage_of(tni_pt *f, const tni_pickle_storage *s, const tni_file_dtype *dtype)
-{
-    tni_pt_place own;
-    size_t number;
-    const tni_pt_place *at = place_of(f, s, &own, &number);
-    if (!at) return NULL;
-    const int64_t size = dtype->bits / 8, n = s->dtype ? s->numel : s->numel / size;
-    tn_tensor *known = f->storage[number];
+    const tni_zip_entry *entry;
+    size_t number = 0;
+    TNI_TRY(find_storage(f, s, &entry, &number));
+    const int64_t size = dtype->bits / 8, n = s->dtype ? s->numel : s->numel / size,
+                  there = entry ? entry->nbytes : f->places[number].nbytes;
+    tn_tensor *t = *known = f->storage[number];
     int64_t nbytes;
     const bool overflows = __builtin_mul_overflow(n, size, &nbytes);
-    if (overflows || nbytes != at->nbytes ||
-        (known &&
-         (known->dtype != (tn_dtype)dtype->dtype || tni_shape_numel(&known->shape) != n))) {
-        bad(f, "%s/%s holds %" PRId64 " bytes%s%s: want %" PRId64 " elements of %s", f->folder,
-            s->key, at->nbytes, known ? " of " : "", known ? tn_dtype_name(known->dtype) : "", n,
-            tni_file_dtype_kept(dtype) ? tn_dtype_name((tn_dtype)dtype->dtype) : dtype->name);
-        return NULL;
-    }
-    if (known) return known;
-    tn_tensor *t = tn_empty_as(TN_SHAPE(n), (tn_dtype)dtype->dtype, tn_cpu());
-    if (!t) return NULL;
+    if (overflows || nbytes != there ||
+        (t && (t->dtype != (tn_dtype)dtype->dtype || tni_shape_numel(&t->shape) != n)))
+        return bad(f, "%s/%s holds %" PRId64 " bytes%s%s: want %" PRId64 " elements of %s",
+                   f->folder, s->key, there, t ? " of " : "", t ? tn_dtype_name(t->dtype) : "", n,
+                   tni_file_dtype_kept(dtype) ? tn_dtype_name((tn_dtype)dtype->dtype)
+                                              : dtype->name);
+    if (t) return TN_OK;
+    t = tn_empty_as(TN_SHAPE(n), (tn_dtype)dtype->dtype, tn_cpu());
+    if (!t) return tni_pending();
     unsigned char *to = tni_data(t),
                   *from = to + (size_t)n * tn_dtype_size(t->dtype) - (size_t)nbytes;
-    if (read_storage(f, number, at, from) != TN_OK) return NULL;
+    TNI_TRY(entry ? tni_zip_read(&f->zip, entry, from)
+                  : tni_input_read(&f->zip.in, f->places[number].begin, from, (size_t)nbytes));
     for (int64_t i = 0; t->dtype == TN_BOOL && i < nbytes; i++)
-        if (to[i] > 1) {
-            bad(f, "%s/%s: byte %" PRId64 " of bool is %d: want 0 or 1", f->folder, s->key, i,
-                to[i]);
-            return NULL;
-        }
+        if (to[i] > 1)
+            return bad(f, "%s/%s: byte %" PRId64 " of bool is %d: want 0 or 1", f->folder, s->key,
+                       i, to[i]);
     if (!tni_file_dtype_kept(dtype)) tni_widen(dtype, false, from, (char *)to, (size_t)n);
-    return f->storage[number] = t;
+    *known = f->storage[number] = t;
+    return TN_OK;
 }
 
 tn_tensor *tni_pt_tensor(tni_pt *f, const tni_pickle_tensor *t)
 {
     const tni_pickle_storage *s = (tni_pickle_storage *)f->pickle.storages.data + t->storage;
-    tn_tensor *all = storage_of(f, s, t->dtype);
-    if (!all) return NULL;
+    tn_tensor *all;
+    if (storage_of(f, s, t->dtype, &all) != TN_OK) return NULL;
     tni_spec spec = { all->dtype, t->shape, .strided = true, .offset = t->offset };
     memcpy(spec.stride, t->stride, sizeof spec.stride);
     return tni_alias(all, &spec);
@@ -287,8 +267,8 @@ tn_status tni_pt_open(tni_pt *f, const char *function, const char *path, tni_cho
     for (int i = 0; !f->zip.pytorch && i < f->zip.n; i++)
         f->npz |= tni_ends_in(f->zip.entry[i].name, ".npy");
     if (status == TN_OK && !f->npz) status = f->zip.n ? open_pickle(f) : open_old(f);
-    const size_t nbytes = TNI_MAX(f->n_places, (size_t)1) * sizeof *f->storage;
-    if (status == TN_OK && !(f->storage = tni_calloc(nbytes))) status = tni_pending();
+    if (status == TN_OK && !(f->storage = tni_calloc_n(f->n_places, sizeof *f->storage)))
+        status = tni_pending();
     if (status != TN_OK) tni_pt_close(f);
     return status;
 }
@@ -296,9 +276,9 @@ tn_status tni_pt_open(tni_pt *f, const char *function, const char *path, tni_cho
 void tni_pt_close(tni_pt *f)
 {
     tni_pickle_free(&f->pickle);
-    if (f->bytes) tni_free(f->bytes, f->nbytes);
-    if (f->storage) tni_free(f->storage, TNI_MAX(f->n_places, (size_t)1) * sizeof *f->storage);
-    if (f->places) tni_free(f->places, f->n_places * sizeof *f->places);
+    tni_free(f->bytes, f->nbytes);
+    tni_free(f->storage, f->n_places * sizeof *f->storage);
+    tni_free(f->places, f->n_places * sizeof *f->places);
     tni_map_free(&f->keys);
     tni_zip_close(&f->zip);
 }

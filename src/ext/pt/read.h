@@ -23,8 +23,8 @@ typedef struct tni_pt {
     size_t nbytes;
     tni_pickle pickle;
     tni_tree tree;
-    tni_pt_place *places; /* of an old file, in the order of the keys */
-    tni_map keys;         /* -> the number in it, from 1 */
+    tni_pt_place *places; /* of an old file, by storage */
+    tni_map keys;         /* -> its storage */
     size_t n_places;
     tn_tensor **storage; /* by entry or place: what it holds, once read */
     tn_list *list;
