@@ -70,8 +70,8 @@ static tn_status read_some(stream *s, void *out, size_t n, size_t *got)
 static tn_status open_stream(stream *s, const char *path)
 {
     memset(s, 0, sizeof *s);
-    tn_status status = tni_input_open(&s->in, "tn_idx_load", path);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_input_open(&s->in, "tn_idx_load", path));
+    tn_status status = TN_OK;
     unsigned char magic[2] = { 0 };
     if (s->in.size >= 2) status = tni_input_read(&s->in, 0, magic, 2);
     s->gz = magic[0] == 0x1f && magic[1] == 0x8b;
@@ -85,19 +85,21 @@ static tn_status open_stream(stream *s, const char *path)
 
 /* ---- the format ------------------------------------------------------------------------------ */
 
-typedef struct kind {
-    int type;
-    size_t size;    /* bytes of a value */
-    tn_dtype dtype; /* of the tensor */
-} kind;
-
-static const kind kinds[] = { { 0x08, 1, TN_U8 },  { 0x09, 1, TN_I32 }, { 0x0b, 2, TN_I32 },
-                              { 0x0c, 4, TN_I32 }, { 0x0d, 4, TN_F32 }, { 0x0e, 8, TN_F64 } };
+/* By the file's type. */
+static const tni_file_dtype kinds[256] = {
+    [0x08] = { .letter = 'u', .bits = 8, .dtype = TN_U8 },
+    [0x09] = { .letter = 'i', .bits = 8, .dtype = TN_I32 },
+    [0x0b] = { .letter = 'i', .bits = 16, .dtype = TN_I32 },
+    [0x0c] = { .letter = 'i', .bits = 32, .dtype = TN_I32 },
+    [0x0d] = { .letter = 'f', .bits = 32, .dtype = TN_F32 },
+    [0x0e] = { .letter = 'f', .bits = 64, .dtype = TN_F64 },
+};
 
 typedef struct header {
-    kind kind;
+    const tni_file_dtype *kind;
+    tn_dtype dtype; /* of the tensor */
     tn_shape shape;
-    size_t nbytes; /* of all values */
+    size_t size, nbytes; /* of a value, of all */
 } header;
 
 static tn_status not_idx(const stream *s, const unsigned char *magic)
@@ -114,11 +116,11 @@ static tn_status read_header(stream *s, header *h)
     size_t got;
     TNI_TRY(read_some(s, b, 4, &got));
     if (got < 4) return bad(s, "shorter than an IDX header");
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (kinds[i].type == b[2]) h->kind = kinds[i];
+    h->kind = &kinds[b[2]];
+    h->dtype = (tn_dtype)h->kind->dtype;
+    h->size = (size_t)h->kind->bits / 8;
     h->shape.rank = b[3];
-    if (b[0] || b[1] || !h->kind.size || h->shape.rank < 1 || h->shape.rank > 4)
-        return not_idx(s, b);
+    if (b[0] || b[1] || !h->size || h->shape.rank < 1 || h->shape.rank > 4) return not_idx(s, b);
     size_t n = 4 * (size_t)h->shape.rank;
     TNI_TRY(read_some(s, b, n, &got));
     if (got < n) return bad(s, "shorter than an IDX header");
@@ -126,8 +128,7 @@ static tn_status read_header(stream *s, header *h)
         h->shape.size[i] =
             (int64_t)b[4 * i] << 24 | b[4 * i + 1] << 16 | b[4 * i + 2] << 8 | b[4 * i + 3];
     int64_t count = tni_shape_numel(&h->shape);
-    if (count < 0 || !tni_mul_size((size_t)count, h->kind.size, &h->nbytes) ||
-        h->nbytes > INT64_MAX)
+    if (count < 0 || !tni_mul_size((size_t)count, h->size, &h->nbytes) || h->nbytes > INT64_MAX)
         return bad(s, "the sizes overflow");
     /* Do not allocate more than the file can hold. */
     int64_t holds = s->in.size - 4 - (int64_t)n;
@@ -135,11 +136,11 @@ static tn_status read_header(stream *s, header *h)
         holds = INT64_MAX;
     if ((int64_t)h->nbytes > holds)
         return bad(s, "%s values of %zu bytes: the file is too short for them",
-                   tni_shape_text(&h->shape), h->kind.size);
+                   tni_shape_text(&h->shape), h->size);
     const int64_t most = tni_inflated_limit(s->in.size);
     size_t made; /* bytes of the tensor: more than in the file for i8 and i16 */
-    if (s->gz && (!tni_mul_size((size_t)count, tn_dtype_size(h->kind.dtype), &made) ||
-                  made > (uint64_t)most))
+    if (s->gz &&
+        (!tni_mul_size((size_t)count, tn_dtype_size(h->dtype), &made) || made > (uint64_t)most))
         return bad(s,
                    "%s values from a compressed file of %" PRId64 " bytes: at most %" PRId64
                    " bytes are made (inflated_bytes of tn_set_file_limits)",
@@ -147,28 +148,11 @@ static tn_status read_header(stream *s, header *h)
     return TN_OK;
 }
 
-/* n big-endian values of the file to as many of the tensor's dtype. `from` may lie at the end of
- * to: a value is read before the place is written. */
-static void convert(const header *h, const unsigned char *from, char *to, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint64_t bits = 0;
-        for (size_t k = 0; k < h->kind.size; k++) bits = bits << 8 | from[i * h->kind.size + k];
-        int32_t word = h->kind.type == 0x09   ? (int8_t)bits
-                       : h->kind.type == 0x0b ? (int16_t)bits
-                                              : (int32_t)(uint32_t)bits;
-        if (h->kind.size == 8)
-            memcpy(to + 8 * i, &bits, 8);
-        else
-            memcpy(to + 4 * i, &word, 4);
-    }
-}
-
 /* Reads the values to the end of the tensor's memory, where those of i8 and i16 need less of it. */
 static tn_status read_values(stream *s, const header *h, char *to)
 {
-    size_t n = h->nbytes / h->kind.size, got;
-    unsigned char *from = (unsigned char *)to + n * tn_dtype_size(h->kind.dtype) - h->nbytes;
+    size_t n = h->nbytes / h->size, got;
+    unsigned char *from = (unsigned char *)to + n * tn_dtype_size(h->dtype) - h->nbytes;
     tn_status status = read_some(s, from, h->nbytes, &got);
     if (status == TN_OK && got < h->nbytes)
         status = bad(s, "truncated: %zu of %zu bytes of values", got, h->nbytes);
@@ -176,7 +160,7 @@ static tn_status read_values(stream *s, const header *h, char *to)
     unsigned char extra;
     if (status == TN_OK) status = read_some(s, &extra, 1, &got);
     if (status == TN_OK && got) status = bad(s, "bytes follow the last value: want none");
-    if (status == TN_OK && h->kind.dtype != TN_U8) convert(h, from, to, n);
+    if (status == TN_OK && h->dtype != TN_U8) tni_widen(h->kind, true, from, to, n);
     return status;
 }
 
@@ -187,7 +171,7 @@ tn_tensor *tn_idx_load(const char *path)
     tn_tensor *t = NULL;
     if (open_stream(s, path) == TN_OK) {
         header h = { 0 };
-        if (read_header(s, &h) == TN_OK) t = tn_empty_as(h.shape, h.kind.dtype, tn_cpu());
+        if (read_header(s, &h) == TN_OK) t = tn_empty_as(h.shape, h.dtype, tn_cpu());
         if (t && read_values(s, &h, tni_data(t)) != TN_OK) t = NULL;
         if (s->gz) inflateEnd(&s->z);
         tni_input_close(&s->in);

@@ -16,13 +16,13 @@ tn_status tn_measure_statistics(tn_module *model, int (*next)(tn_module *model, 
 {
     TNI_HOLD_TRAPS;
     static const char f[] = "tn_measure_statistics";
-    tn_status status = tni_module_check(f, model);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_module_check(f, model));
     if (!next) return tni_error(TN_E_INVALID, "%s: next is NULL: want a function", f);
     if (tni_batch_now)
         return tni_error(TN_E_STATE, "%s: a batch in parts is open, or was loaded: want its end",
                          f);
     if (tn_micro_batches_begin(INT_MAX) < 0) return tni_pending();
+    tn_status status = TN_OK;
     tni_batch *b = tni_batch_now;
     unsigned char before[TN_GENERATOR_STATE_SIZE]; /* of masks that next has drawn for nothing */
     tn_generator_get_state(tn_default_generator(), before);

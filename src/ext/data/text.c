@@ -5,9 +5,8 @@
 #include "tensor/random.h"
 
 typedef struct block {
-    tn_text text; /* first: the caller's pointer is the block's */
-    size_t nbytes;
-    unsigned char id[];
+    tn_text text;   /* first: the caller's pointer is the block's */
+    tni_bytes file; /* its ids */
 } block;
 
 tn_text *tn_text_load(const char *path, double valid_fraction)
@@ -15,38 +14,34 @@ tn_text *tn_text_load(const char *path, double valid_fraction)
     static const char f[] = "tn_text_load";
     if (!(valid_fraction >= 0 && valid_fraction <= 0.5))
         return tni_fail(TN_E_INVALID, "%s: valid_fraction %g: want in [0, 0.5]", f, valid_fraction);
-    tni_input in;
-    if (tni_input_open(&in, f, path) != TN_OK) return NULL;
-    block *b = NULL;
-    size_t nbytes;
-    if (in.size == 0)
-        tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": is empty: want a text", f, path);
-    else if (tni_add_size((size_t)in.size, sizeof *b, &nbytes))
-        b = tni_alloc(nbytes);
-    if (b && tni_input_read(&in, 0, b->id, (size_t)in.size) != TN_OK) {
-        tni_free(b, nbytes);
-        b = NULL;
-    }
-    tni_input_close(&in);
+    block *b = tni_calloc(sizeof *b);
     if (!b) return NULL;
-    b->nbytes = nbytes;
-    b->text = (tn_text){ .n_valid = (int64_t)floor((double)in.size * valid_fraction) };
-    b->text.n_train = in.size - b->text.n_valid;
-    b->text.train = b->id;
-    b->text.valid = b->id + b->text.n_train;
+    tn_text *text = &b->text;
+    tn_status status = tni_bytes_file(&b->file, f, path, INT64_MAX);
+    const int64_t n = (int64_t)b->file.n;
+    if (status == TN_OK && n == 0)
+        status = tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": is empty: want a text", f, path);
+    if (status != TN_OK) return tn_text_free(text), NULL;
+    unsigned char *id = (unsigned char *)b->file.data;
+    text->n_valid = (int64_t)floor((double)n * valid_fraction);
+    text->n_train = n - text->n_valid;
+    text->train = id;
+    text->valid = id + text->n_train;
     bool seen[256] = { false };
-    for (int64_t i = 0; i < in.size; i++) seen[b->id[i]] = true;
+    for (int64_t i = 0; i < n; i++) seen[id[i]] = true;
     for (int k = 0; k < 256; k++) {
-        b->text.id_of[k] = seen[k] ? b->text.vocab : -1;
-        if (seen[k]) b->text.byte_of[b->text.vocab++] = (unsigned char)k;
+        text->id_of[k] = seen[k] ? text->vocab : -1;
+        if (seen[k]) text->byte_of[text->vocab++] = (unsigned char)k;
     }
-    for (int64_t i = 0; i < in.size; i++) b->id[i] = (unsigned char)b->text.id_of[b->id[i]];
-    return &b->text;
+    for (int64_t i = 0; i < n; i++) id[i] = (unsigned char)text->id_of[id[i]];
+    return text;
 }
 
 void tn_text_free(tn_text *text)
 {
-    if (text) tni_free(text, ((block *)(void *)text)->nbytes);
+    if (!text) return;
+    tni_bytes_free(&((block *)(void *)text)->file);
+    tni_free(text, sizeof(block));
 }
 
 tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g, int64_t batch,
