@@ -66,41 +66,42 @@ bool tni_json_next(tni_json *j, char close)
 
 /* ---- strings --------------------------------------------------------------------------------- */
 
-/* Length of the character at s, with n bytes left; 0: not UTF-8 (RFC 3629, section 4). */
-static size_t character(const unsigned char *s, size_t n)
+size_t tni_utf8_begun(const char *text, size_t n, size_t *length)
 {
-    if (s[0] < 0x80) return 1;
-    size_t length = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
-    if (s[0] < 0xc2 || s[0] > 0xf4 || n < length) return 0;
+    const unsigned char *s = (const unsigned char *)text;
+    *length = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+    if (s[0] < 0xc2 || s[0] > 0xf4) return 0;
     unsigned low = s[0] == 0xe0 ? 0xa0 : s[0] == 0xf0 ? 0x90 : 0x80;  /* no longer than needed */
     unsigned high = s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf; /* no surrogate; <= 10ffff */
-    if (s[1] < low || s[1] > high) return 0;
-    for (size_t i = 2; i < length; i++)
-        if (s[i] < 0x80 || s[i] > 0xbf) return 0;
-    return length;
+    size_t k = 1;
+    for (; k < *length && k < n && s[k] >= low && s[k] <= high; k++) low = 0x80, high = 0xbf;
+    return k;
+}
+
+/* Length of the character at the text, with n bytes left; 0: not UTF-8. */
+static size_t character(const char *text, size_t n)
+{
+    size_t length;
+    if ((unsigned char)*text < 0x80) return 1;
+    return tni_utf8_begun(text, n, &length) == length ? length : 0;
 }
 
 size_t tni_utf8(const char *text, size_t n)
 {
     size_t at = 0;
-    for (size_t k; at < n; at += k)
-        if ((k = character((const unsigned char *)text + at, n - at)) == 0) break;
+    for (size_t k; at < n && (k = character(text + at, n - at)) > 0;) at += k;
     return at;
 }
 
 /* The value of four hexadecimal digits; -1 if they are not. */
 static int code_unit(const char *s, const char *end)
 {
+    static const char digits[] = "0123456789abcdefABCDEF";
     int value = 0;
-    if (end - s < 4) return -1;
     for (int i = 0; i < 4; i++) {
-        char c = s[i];
-        int digit = c >= '0' && c <= '9'   ? c - '0'
-                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                           : -1;
-        if (digit < 0) return -1;
-        value = value << 4 | digit;
+        const char *digit = s + i < end ? memchr(digits, s[i], sizeof digits - 1) : NULL;
+        if (!digit) return -1;
+        value = value << 4 | (int)(digit - digits < 16 ? digit - digits : digit - digits - 6);
     }
     return value;
 }
@@ -145,7 +146,7 @@ const char *tni_json_string(tni_json *j)
     if (tni_json_kind(j) != '"') return NULL;
     char *begin = ++j->at, *to = begin;
     while (j->at < j->end && *j->at != '"') {
-        size_t n = character((unsigned char *)j->at, (size_t)(j->end - j->at));
+        size_t n = character(j->at, (size_t)(j->end - j->at));
         if (n == 0) return wrong(j, "a byte that is not UTF-8"), NULL;
         if ((unsigned char)*j->at < ' ') return wrong(j, "a control character in a string"), NULL;
         if (*j->at == '\\') {

@@ -40,5 +40,7 @@ bool tni_json_end(tni_json *j);
 TNI_SHARED bool tni_json_add(tni_bytes *b, const char *text);
 /* How many of the first n bytes are valid UTF-8: n if all are. */
 TNI_SHARED size_t tni_utf8(const char *text, size_t n);
+/* How many of n bytes begin a character, which has *length: RFC 3629, section 4. 0: none can. */
+TNI_SHARED size_t tni_utf8_begun(const char *text, size_t n, size_t *length);
 
 #endif

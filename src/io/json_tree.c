@@ -1,8 +1,6 @@
 /* json_tree.c - see json_tree.h. */
 #include "io/json_tree.h"
 
-#include "base/host.h"
-
 enum { DEEPEST = 127 };
 
 /* The open objects and arrays while a text is read. */

@@ -77,11 +77,9 @@ tn_status tni_metadata_check(const char *function, const tn_metadata *m)
 
 const char *tn_metadata_get(const tn_metadata *metadata, const char *key)
 {
-    if (!metadata || !key) {
-        tni_null(__func__, metadata ? "key" : "metadata",
-                 metadata ? "a string" : "pairs of strings");
-        return NULL;
-    }
+    if (!metadata || !key)
+        return tni_nothing(tni_null(__func__, metadata ? "key" : "metadata",
+                                    metadata ? "a string" : "pairs of strings"));
     if (tni_metadata_check(__func__, metadata) != TN_OK) return NULL;
     for (int i = 0; i < metadata->n; i++)
         if (!strcmp(metadata->key[i], key)) return metadata->value[i];

@@ -11,26 +11,8 @@ typedef struct decoding {
     tni_bytes *out;
 } decoding;
 
-static const char lost[] = "\xef\xbf\xbd"; /* U+FFFD */
-
-/* How many bytes at the start of what is not UTF-8 become one U+FFFD: the longest part of a
- * character (Unicode 3.9, U+FFFD substitution of maximal subparts). *open: it may still become a
- * character. */
-static size_t broken(const unsigned char *s, size_t n, bool *open)
-{
-    size_t want = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2, k = 1;
-    *open = false;
-    if (s[0] < 0xc2 || s[0] > 0xf4) return 1;
-    for (; k < want && k < n; k++) {
-        unsigned low = k > 1 ? 0x80 : s[0] == 0xe0 ? 0xa0 : s[0] == 0xf0 ? 0x90 : 0x80;
-        unsigned high = k > 1 ? 0xbf : s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf;
-        if (s[k] < low || s[k] > high) return k;
-    }
-    *open = k < want;
-    return k;
-}
-
-/* Writes the characters of raw; at the end, or where it cannot go on, U+FFFD. */
+/* Writes the characters of raw; at the end, or where it cannot go on, one U+FFFD for the longest
+ * part of a character (Unicode 3.9, U+FFFD substitution of maximal subparts). */
 static void let_out(decoding *d, bool end)
 {
     tni_bytes *raw = &d->raw;
@@ -40,11 +22,10 @@ static void let_out(decoding *d, bool end)
         tni_bytes_add(d->out, raw->data + at, valid);
         at += valid;
         if (at == raw->n) break;
-        bool open;
-        size_t k = broken((unsigned char *)raw->data + at, raw->n - at, &open);
-        if (open && !end) break;
-        tni_bytes_add(d->out, lost, 3);
-        at += k;
+        size_t length, k = tni_utf8_begun(raw->data + at, raw->n - at, &length);
+        if (at + k == raw->n && !end) break; /* it may still become a character */
+        tni_bytes_add(d->out, "\xef\xbf\xbd", 3);
+        at += TNI_MAX(k, (size_t)1);
     }
     raw->n -= at;
     if (at) memmove(raw->data, raw->data + at, raw->n);
