@@ -53,21 +53,20 @@ static tn_status store(tn_tensor *cache, tn_tensor *x, const int64_t *start, con
     bool equal = true;
     for (int64_t b = 0; b < rows; b++) equal = equal && start[b] == start[0] && count[b] == tokens;
     if (equal) return tn_copy_(tn_narrow(cache, 2, start[0], tokens), x);
-    tn_status status = TN_OK;
-    for (int64_t b = 0; status == TN_OK && b < rows; b++) {
+    for (int64_t b = 0; b < rows; b++) {
         tn_tensor *from = tn_narrow(tn_select(x, 0, b), 1, 0, count[b]);
-        status = tn_copy_(tn_narrow(tn_select(cache, 0, b), 1, start[b], count[b]), from);
+        TNI_TRY(tn_copy_(tn_narrow(tn_select(cache, 0, b), 1, start[b], count[b]), from));
     }
-    return status;
+    return TN_OK;
 }
 
 /* Stores the keys and values of x, and gives all that there are; *first: there were none before. */
 static tn_status remember(attention *m, tn_tensor *slots, tn_tensor *x[3], bool *first)
 {
     const int64_t rows = tn_size(slots, 1), *start = tn_data(slots), *count = start + rows;
-    tn_status status = start ? store(m->keys, x[1], start, count) : tni_pending();
-    if (status == TN_OK) status = store(m->values, x[2], start, count);
-    if (status != TN_OK) return status;
+    if (!start) return tni_pending();
+    TNI_TRY(store(m->keys, x[1], start, count));
+    TNI_TRY(store(m->values, x[2], start, count));
     int64_t before = 0, all = 0;
     for (int64_t b = 0; b < rows; b++) {
         before = TNI_MAX(before, start[b]);
@@ -105,11 +104,9 @@ static tn_status attention_forward(tn_module *self, int n_in, tn_tensor *const *
     attention *m = (attention *)self;
     tn_tensor *x[3] = { NULL };
     bool first = true;
-    tn_status status = tni_lm_called(self, n_in, in, TNI_INPUTS, n_out);
-    if (status == TN_OK) status = project(m, in, x);
-    if (status == TN_OK && !tn_is_none(in[TNI_SLOTS]))
-        status = remember(m, in[TNI_SLOTS], x, &first);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_lm_called(self, n_in, in, TNI_INPUTS, n_out));
+    TNI_TRY(project(m, in, x));
+    if (!tn_is_none(in[TNI_SLOTS])) TNI_TRY(remember(m, in[TNI_SLOTS], x, &first));
     const bool causal = first && tn_size(x[0], 2) > 1;
     tn_tensor *y = tn_transpose(attend(m, x, in[TNI_MASK], causal), 1, 2);
     out[0] = tn_forward(m->out, tn_flatten(y, 2, 3));

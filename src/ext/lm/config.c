@@ -10,43 +10,21 @@
 
 /* ---- kinds of models ------------------------------------------------------------------------- */
 
+#define COMMON .pad = -1, .range = 0.02, .scaled = true, .partial = 1, .rope = { .partial = 1 }
+#define LLAMA_LIKE COMMON, .family = TNI_LM_LLAMA, .eps = 1e-6, .act = tn_silu
+
 /* What a model is where its file says nothing. */
-typedef struct kind {
-    const char *type;
-    unsigned family;
-    bool tied, qkv_bias, qk_norm;
-    int64_t head_dim, bos, eos;
-} kind;
-
-static const kind kinds[] = {
-    { "gpt2", TNI_LM_GPT2, true, true, false, 0, 50256, 50256 },
-    { "llama", TNI_LM_LLAMA, false, false, false, 0, 1, 2 },
-    { "qwen2", TNI_LM_LLAMA, false, true, false, 0, -1, -1 },
-    { "qwen3", TNI_LM_LLAMA, false, false, true, 128, -1, -1 },
+/* clang-format off */
+static const tni_lm_config kinds[] = {
+    { COMMON, .family = TNI_LM_GPT2, .eps = 1e-5, .act = tn_gelu_tanh,
+      .tied = true, .qkv_bias = true, .o_bias = true, .mlp_bias = true,
+      .resid_drop = 0.1, .attn_drop = 0.1, .embed_drop = 0.1,
+      .type = "gpt2", .bos = 50256, .eos = { 50256 }, .n_eos = 1 },
+    { LLAMA_LIKE, .type = "llama", .bos = 1, .eos = { 2 }, .n_eos = 1 },
+    { LLAMA_LIKE, .type = "qwen2", .qkv_bias = true, .bos = -1, .eos = { -1 } },
+    { LLAMA_LIKE, .type = "qwen3", .qk_norm = true, .head_dim = 128, .bos = -1, .eos = { -1 } },
 };
-
-static void begin(tni_lm_config *c, const kind *k)
-{
-    *c = (tni_lm_config){ .family = k->family,
-                          .tied = k->tied,
-                          .qkv_bias = k->qkv_bias,
-                          .o_bias = k->family != TNI_LM_LLAMA,
-                          .mlp_bias = k->family != TNI_LM_LLAMA,
-                          .qk_norm = k->qk_norm,
-                          .head_dim = k->head_dim,
-                          .pad = -1,
-                          .bos = k->bos,
-                          .eos = { k->eos },
-                          .n_eos = k->eos >= 0,
-                          .range = 0.02,
-                          .scaled = true,
-                          .partial = 1,
-                          .rope = { .partial = 1 } };
-    snprintf(c->type, sizeof c->type, "%s", k->type);
-    c->eps = k->family == TNI_LM_GPT2 ? 1e-5 : 1e-6;
-    c->act = k->family == TNI_LM_GPT2 ? tn_gelu_tanh : tn_silu;
-    if (k->family == TNI_LM_GPT2) c->resid_drop = c->attn_drop = c->embed_drop = 0.1;
-}
+/* clang-format on */
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -163,9 +141,9 @@ static tn_status read_act(reader *r, const tni_json_node *v)
     static tn_tensor *(*const acts[])(tn_tensor *) = { tn_gelu, tn_gelu_tanh, tn_gelu_tanh, tn_silu,
                                                        tn_relu };
     int64_t i;
-    tn_status status = read_name(r, v, names, &i);
-    if (status == TN_OK) r->c->act = acts[i];
-    return status;
+    TNI_TRY(read_name(r, v, names, &i));
+    r->c->act = acts[i];
+    return TN_OK;
 }
 
 /* A token, or a list of them; below 0: none. */
@@ -193,11 +171,9 @@ static tn_status read_types(reader *r, const tni_json_node *v)
 {
     if (v->kind != '[') return bad(r, "a list of names");
     static const char *const names[] = { "full_attention", NULL };
-    tn_status status = TN_OK;
     int64_t i;
-    for (v = tni_json_first(v); status == TN_OK && v; v = tni_json_after(v))
-        status = read_name(r, v, names, &i);
-    return status;
+    for (v = tni_json_first(v); v; v = tni_json_after(v)) TNI_TRY(read_name(r, v, names, &i));
+    return TN_OK;
 }
 
 static tn_status read_number(reader *r, const field *f, const tni_json_node *v)
@@ -221,7 +197,6 @@ static tn_status read_number(reader *r, const field *f, const tni_json_node *v)
 static tn_status read_value(reader *r, const field *f, const tni_json_node *v)
 {
     void *to = (char *)r->c + f->at;
-    tn_status status;
     if (v->kind == 'n') { /* as if it were missing, but for tokens: there are none */
         if (f->form == ID) *(int64_t *)to = -1;
         if (f->form == IDS) r->c->n_eos = 0;
@@ -237,9 +212,9 @@ static tn_status read_value(reader *r, const field *f, const tni_json_node *v)
     case ACT: return read_act(r, v);
     case ROPE:
         if (v->kind != '{') return bad(r, "an object");
-        status = read_object(r, v, rope_fields, sizeof rope_fields / sizeof *rope_fields);
+        TNI_TRY(read_object(r, v, rope_fields, sizeof rope_fields / sizeof *rope_fields));
         v = tni_json_get(v, "rope_type"); /* goes before its old name, "type" */
-        return status == TN_OK && v ? read_rope_type(r, v) : status;
+        return v ? read_rope_type(r, v) : TN_OK;
     case TYPES: return read_types(r, v);
     case KIND: return read_rope_type(r, v);
     case NEVER: return v->kind == 'f' ? TN_OK : refuse(r, "other than null or false");
@@ -250,20 +225,18 @@ static tn_status read_value(reader *r, const field *f, const tni_json_node *v)
 
 static tn_status read_object(reader *r, const tni_json_node *object, const field *list, size_t n)
 {
-    tn_status status = TN_OK;
-    const tni_json_node *v = tni_json_first(object);
-    for (; status == TN_OK && v; v = tni_json_after(v)) {
+    for (const tni_json_node *v = tni_json_first(object); v; v = tni_json_after(v)) {
         size_t i = 0;
         r->key = v->key;
         if (list == fields && v->kind == '"' &&
             (!strcmp(v->key, "dtype") || (!strcmp(v->key, "torch_dtype") && !r->c->dtype_at)))
             r->c->dtype_at = (size_t)(v->text - r->text);
         while (i < n && (strcmp(v->key, list[i].key) || !(list[i].families & r->c->family))) i++;
-        if (i < n) status = read_value(r, &list[i], v);
+        if (i < n) TNI_TRY(read_value(r, &list[i], v));
         /* rotary positions that differ from layer to layer */
-        if (i == n && list == rope_fields && v->kind == '{') status = refuse(r, "of its own");
+        if (i == n && list == rope_fields && v->kind == '{') return refuse(r, "of its own");
     }
-    return status;
+    return TN_OK;
 }
 
 /* ---- what the model is, and whether it fits together ----------------------------------------- */
@@ -274,11 +247,8 @@ static tn_status read_kind(reader *r, const tni_json_node *root)
     const char *name = tni_json_get_text(root, "model_type", NULL);
     r->key = "model_type";
     if (!name) return bad(r, tni_json_get(root, r->key) ? "a name" : "one: it is missing");
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        if (strcmp(kinds[i].type, name) != 0) continue;
-        begin(r->c, &kinds[i]);
-        return TN_OK;
-    }
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(kinds[i].type, name) == 0) return *r->c = kinds[i], TN_OK;
     return refuse(r, name);
 }
 
@@ -334,9 +304,9 @@ static tn_status check(reader *r)
 
 static tn_status read_root(reader *r, const tni_json_node *root)
 {
-    tn_status status = read_kind(r, root);
-    if (status == TN_OK) status = read_object(r, root, fields, sizeof fields / sizeof *fields);
-    return status == TN_OK ? check(r) : status;
+    TNI_TRY(read_kind(r, root));
+    TNI_TRY(read_object(r, root, fields, sizeof fields / sizeof *fields));
+    return check(r);
 }
 
 static tn_status read_generation(reader *r, const tni_json_node *root)
@@ -349,8 +319,7 @@ static tn_status read_generation(reader *r, const tni_json_node *root)
 
 tn_status tni_lm_tree(const char *function, const char *path, tni_bytes *text, tni_json_tree *tree)
 {
-    tn_status status = text->data ? TN_OK : tni_bytes_file(text, function, path, TNI_LM_FILE);
-    if (status != TN_OK) return status;
+    if (!text->data) TNI_TRY(tni_bytes_file(text, function, path, TNI_LM_FILE));
     const bool read = tni_json_tree_read(tree, text->data, text->n);
     if (read && tree->node->kind == '{') return TN_OK;
     if (!read && !tree->problem) return tni_pending();

@@ -73,13 +73,11 @@ static tn_status layer_forward(tn_module *self, int n_in, tn_tensor *const *in, 
 {
     layer *m = (layer *)self;
     const bool training = tn_training(self);
-    tn_status status = tni_lm_called(self, n_in, in, TNI_INPUTS, n_out);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_lm_called(self, n_in, in, TNI_INPUTS, n_out));
     tn_tensor *args[TNI_INPUTS], *y, *x = in[TNI_X];
     memcpy(args, in, sizeof args);
     args[TNI_X] = tn_forward(m->norm1, x);
-    status = tn_call(m->attention, TNI_INPUTS, args, 1, &y);
-    if (status != TN_OK) return status;
+    TNI_TRY(tn_call(m->attention, TNI_INPUTS, args, 1, &y));
     x = tn_add(x, tn_dropout(y, m->drop, training));
     y = tn_forward(m->feed, tn_forward(m->norm2, x));
     out[0] = tn_add(x, tn_dropout(y, m->drop, training));
@@ -190,17 +188,16 @@ static tn_status body_forward(tn_module *self, int n_in, tn_tensor *const *in, i
                               tn_tensor **out)
 {
     body *m = (body *)self;
-    tn_status status = tni_lm_called(self, n_in, in, n_in == 1 ? 1 : 2, n_out);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_lm_called(self, n_in, in, n_in == 1 ? 1 : 2, n_out));
     if (tn_rank(in[0]) != 2 || tn_numel(in[0]) == 0)
         return tni_error(TN_E_SHAPE, "ids of %d axes: want [B, T] tokens, at least one",
                          tn_rank(in[0]));
     tn_tensor *args[TNI_INPUTS];
-    status = embed(m, in[0], n_in == 2 ? in[1] : TN_NONE, args);
-    for (int i = 0; status == TN_OK && i < tn_module_children(m->layers); i++)
-        status = tn_call(tn_module_child(m->layers, i), TNI_INPUTS, args, 1, args);
-    if (status == TN_OK) out[0] = tn_forward(m->norm, args[TNI_X]);
-    return status;
+    TNI_TRY(embed(m, in[0], n_in == 2 ? in[1] : TN_NONE, args));
+    for (int i = 0; i < tn_module_children(m->layers); i++)
+        TNI_TRY(tn_call(tn_module_child(m->layers, i), TNI_INPUTS, args, 1, args));
+    out[0] = tn_forward(m->norm, args[TNI_X]);
+    return TN_OK;
 }
 
 TNI_TYPE(body, "Decoder", body, .forward_n = body_forward)

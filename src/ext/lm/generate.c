@@ -7,8 +7,7 @@
  */
 #include "ext/lm/generate.h"
 
-#include "base/host.h"
-#include "ext/lm/sample.h"
+#include "io/file.h"
 
 #include <tenon/tenon.h>
 
@@ -18,8 +17,8 @@ typedef struct row {
     int64_t n_prompt;
     float *log_probs;
     tn_token_stream *stream;
-    char *text; /* out->text: n_text bytes and a zero */
-    size_t room, n_text, told;
+    tni_bytes text; /* out->text, and a zero that does not count */
+    size_t told;
     bool done;
 } row;
 
@@ -51,23 +50,24 @@ static bool stopped(const run *g, row *r)
 {
     char *first = NULL;
     for (int64_t i = 0; i < g->o->n_stop; i++) {
-        char *at = strstr(r->text + r->told, g->o->stop[i]);
+        char *at = strstr(r->text.data + r->told, g->o->stop[i]);
         if (at && (!first || at < first)) first = at;
     }
     if (!first) return false;
     *first = '\0';
-    r->n_text = (size_t)(first - r->text);
+    r->text.n = (size_t)(first - r->text.data);
     return true;
 }
 
 /* Where the text's longest end begins that a stop string begins with. */
 static size_t certain(const run *g, const row *r)
 {
-    size_t end = r->n_text;
+    const size_t n = r->text.n;
+    size_t end = n;
     for (int64_t i = 0; i < g->o->n_stop; i++) {
-        size_t most = strlen(g->o->stop[i]) - 1, left = r->n_text - r->told;
-        for (size_t k = TNI_MIN(most, left); k > r->n_text - end; k--)
-            if (!memcmp(r->text + r->n_text - k, g->o->stop[i], k)) end = r->n_text - k;
+        size_t most = strlen(g->o->stop[i]) - 1;
+        for (size_t k = TNI_MIN(most, n - r->told); k > n - end; k--)
+            if (!memcmp(r->text.data + n - k, g->o->stop[i], k)) end = n - k;
     }
     return end;
 }
@@ -75,11 +75,10 @@ static size_t certain(const run *g, const row *r)
 static tn_status add_text(const run *g, row *r, const char *piece)
 {
     if (!piece) return tni_pending();
-    size_t n = strlen(piece);
-    if (!tni_room(&r->text, &r->room, r->n_text, n + 1, 1)) return tni_pending();
-    memcpy(r->text + r->n_text, piece, n + 1);
-    r->out->text = r->text;
-    r->n_text += n;
+    tni_bytes_add(&r->text, piece, strlen(piece) + 1);
+    if (r->text.failed) return tni_pending();
+    r->text.n--;
+    r->out->text = r->text.data;
     if (!stopped(g, r)) return TN_OK;
     r->done = true;
     r->out->finish = TN_FINISH_STOP;
@@ -89,11 +88,11 @@ static tn_status add_text(const run *g, row *r, const char *piece)
 /* Adds what a token says, and moves r->told behind what is certain. */
 static tn_status add_token(const run *g, row *r, int64_t id)
 {
-    tn_status status = add_text(g, r, tn_token_stream_add(r->stream, id));
-    if (status == TN_OK && r->done && r->out->finish != TN_FINISH_STOP)
-        status = add_text(g, r, tn_token_stream_end(r->stream));
-    if (status == TN_OK) r->told = r->done ? r->n_text : certain(g, r);
-    return status;
+    TNI_TRY(add_text(g, r, tn_token_stream_add(r->stream, id)));
+    if (r->done && r->out->finish != TN_FINISH_STOP)
+        TNI_TRY(add_text(g, r, tn_token_stream_end(r->stream)));
+    r->told = r->done ? r->text.n : certain(g, r);
+    return TN_OK;
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -130,8 +129,7 @@ static tn_status choose(run *g, int64_t i)
     const float *logits = g->logits + i * g->sampler.n;
     tni_history h = { r->ids, r->n_prompt + step, step };
     g->sampler.o.n_suppress = g->n_suppress + (step < g->o->min_new_tokens ? g->n_eos : 0);
-    tn_status status = tni_sampler_process(&g->sampler, logits, i, h);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_sampler_process(&g->sampler, logits, i, h));
     int64_t id = tni_sampler_choose(&g->sampler, i, step);
     r->ids[r->n_prompt + step] = id;
     if (r->log_probs)
@@ -148,15 +146,15 @@ static tn_status tell(const run *g, int64_t i, bool *go_on)
     row *r = &g->made->row[i];
     int64_t step = r->out->n - 1, id = r->out->ids[step];
     size_t from = r->told;
-    tn_status status = r->stream ? add_token(g, r, id) : TN_OK;
-    if (status != TN_OK || !g->o->on_token) return status;
-    char *end = r->stream ? r->text + r->told : NULL, held = end ? *end : '\0';
+    if (r->stream) TNI_TRY(add_token(g, r, id));
+    if (!g->o->on_token) return TN_OK;
+    char *end = r->stream ? r->text.data + r->told : NULL, held = end ? *end : '\0';
     if (end) *end = '\0';
     const tn_generated_token token = { .row = i,
                                        .step = step,
                                        .id = id,
                                        .log_prob = r->log_probs ? r->log_probs[step] : NAN,
-                                       .text = end ? r->text + from : NULL,
+                                       .text = end ? r->text.data + from : NULL,
                                        .last = r->done,
                                        .finish = r->out->finish };
     *go_on = g->o->on_token(&token, g->o->user);
@@ -301,20 +299,16 @@ static tn_status run_begin(run *g, const tn_lm_info *info)
         if (!o->tokenizer) continue;
         if (!(r->stream = tn_token_stream_new(o->tokenizer, (tn_decode_options){ 0 })))
             return tni_pending();
-        tn_status status = add_text(g, r, "");
-        if (status != TN_OK) return status;
+        TNI_TRY(add_text(g, r, ""));
     }
     return TN_OK;
 }
 
 static void run_end(run *g)
 {
-    if (g->input) tni_free(g->input, (size_t)g->n_cells * sizeof *g->input);
-    if (g->logits) tni_free(g->logits, (size_t)g->n * (size_t)g->sampler.n * sizeof *g->logits);
-    for (int64_t i = 0; g->made && i < g->n; i++) {
-        tn_token_stream_free(g->made->row[i].stream);
-        g->made->row[i].stream = NULL;
-    }
+    tni_free(g->input, (size_t)g->n_cells * sizeof *g->input);
+    tni_free(g->logits, (size_t)g->n * (size_t)g->sampler.n * sizeof *g->logits);
+    for (int64_t i = 0; g->made && i < g->n; i++) tn_token_stream_free(g->made->row[i].stream);
     tni_sampler_end(&g->sampler);
 }
 
@@ -346,7 +340,7 @@ void tn_generated_free(tn_generated *out)
 {
     if (!out) return;
     made *all = (made *)out;
-    for (int64_t i = 0; i < out->n; i++) tni_room_free(&all->row[i].text, &all->row[i].room, 1);
+    for (int64_t i = 0; i < out->n; i++) tni_bytes_free(&all->row[i].text);
     tni_free(all, all->size);
 }
 

@@ -11,8 +11,7 @@ static tn_status decoder_forward(tn_module *self, int n_in, tn_tensor *const *in
                                  tn_tensor **out)
 {
     tni_lm *m = (tni_lm *)self;
-    tn_status status = tni_lm_called(self, n_in, in, 1, n_out);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_lm_called(self, n_in, in, 1, n_out));
     out[0] = tn_forward(m->part[1], tn_forward(m->part[0], in[0]));
     return TN_OK;
 }
@@ -66,8 +65,7 @@ static tn_status draw(tn_module *m, const char *path, void *user)
     if (!is(m, "Linear") && !is(m, "Embedding")) return TN_OK;
     if (m == lm->part[1] && lm->c.tied) return TN_OK; /* the embedding's */
     tn_tensor *weight = tn_get_parameter(m, "weight");
-    tn_status status = tn_init_normal(weight, 0, deviation);
-    if (status != TN_OK) return status;
+    TNI_TRY(tn_init_normal(weight, 0, deviation));
     if (is(m, "Linear")) {
         tn_tensor *bias = tn_get_parameter(m, "bias");
         return !bias || tn_is_none(bias) ? TN_OK : tn_init_constant(bias, 0);
@@ -160,10 +158,10 @@ static tn_status make_cache(tn_module *m, const char *path, void *user)
 
 static tn_status cache_of(tni_lm *m, wanted w)
 {
-    tn_status status = tn_assign(&m->lengths, TN_NONE); /* no cache until all of it is there */
-    if (status == TN_OK) status = tn_named_modules(&m->base, make_cache, &w);
+    TNI_TRY(tn_assign(&m->lengths, TN_NONE)); /* no cache until all of it is there */
+    TNI_TRY(tn_named_modules(&m->base, make_cache, &w));
     m->capacity = w.capacity;
-    if (status != TN_OK || w.batch == 0) return status;
+    if (w.batch == 0) return TN_OK;
     return tn_assign(&m->lengths, tn_full_as(TN_SHAPE(w.batch), 0, TN_I64, tn_cpu()));
 }
 
@@ -220,11 +218,11 @@ static tn_status plan(const tni_lm *m, const tn_tensor *ids, const tn_tensor *le
     const int64_t batch = tn_size(ids, 0), t = tn_size(ids, 1);
     const size_t n = (size_t)batch * sizeof *slot;
     int64_t *count = slot + batch, most = m->capacity;
-    tn_status status = tn_copy_out(m->lengths, slot, n, TN_I64);
     for (int64_t b = 0; b < batch; b++) count[b] = t;
-    if (status == TN_OK && !tn_is_none(lengths)) status = tn_copy_out(lengths, count, n, TN_I64);
+    TNI_TRY(tn_copy_out(m->lengths, slot, n, TN_I64));
+    if (!tn_is_none(lengths)) TNI_TRY(tn_copy_out(lengths, count, n, TN_I64));
     if (m->c.family == TNI_LM_GPT2) most = TNI_MIN(most, m->c.positions);
-    for (int64_t b = 0; status == TN_OK && b < batch; b++) {
+    for (int64_t b = 0; b < batch; b++) {
         if (count[b] < 1 || count[b] > t)
             return tni_error(TN_E_INDEX,
                              "tn_lm_next: lengths[%" PRId64 "] is %" PRId64 ": want 1 to %" PRId64,
@@ -237,7 +235,7 @@ static tn_status plan(const tni_lm *m, const tn_tensor *ids, const tn_tensor *le
                              most == m->capacity ? "the capacity of tn_lm_set_cache"
                                                  : "the model's positions");
     }
-    return status;
+    return TN_OK;
 }
 
 /* x [B, T, H] behind each row's last token: [B, H] */

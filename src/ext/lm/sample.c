@@ -5,7 +5,7 @@
  * through the survivors by their ids, and a logit that differs by a rounding moves the borders
  * between them only by that much. Sums are in double: a vocabulary has up to 300,000 tokens.
  */
-#include "ext/lm/sample.h"
+#include "ext/lm/generate.h"
 
 #include <float.h>
 
@@ -234,8 +234,7 @@ tn_status tni_sampler_begin(tni_sampler *s, const char *function, int64_t n,
 {
     *s = (tni_sampler){ .function = function, .o = *o, .n = n };
     s->o.temperature = o->temperature < 1e-30 ? 0 : (float)o->temperature; /* 0: greedy */
-    tn_status status = check(function, o);
-    if (status != TN_OK) return status;
+    TNI_TRY(check(function, o));
     if (n < 1 || n > INT32_MAX)
         return tni_error(TN_E_SHAPE, "%s: %" PRId64 " logits in a row: want 1 to 2^31 - 1",
                          function, n);
@@ -248,7 +247,7 @@ tn_status tni_sampler_begin(tni_sampler *s, const char *function, int64_t n,
 
 void tni_sampler_end(tni_sampler *s)
 {
-    if (s->t) tni_free(s->t, room(s->n));
+    tni_free(s->t, room(s->n));
     s->t = NULL;
 }
 
