@@ -110,20 +110,19 @@ static tn_status parse(const tni_input *in, const char *at, const char *end, hea
     bool fine = passed(&at, "{");
     while (fine && !passed(&at, "}")) {
         fine = read_text(&at, key, sizeof key) && passed(&at, ":");
-        const unsigned bit = strcmp(key, "descr") == 0           ? 1
-                             : strcmp(key, "fortran_order") == 0 ? 2
-                             : strcmp(key, "shape") == 0         ? 4
-                                                                 : 0;
-        if (fine && (!bit || seen & bit))
+        if (!fine) break;
+        const unsigned bit =
+            !strcmp(key, "descr") + 2 * !strcmp(key, "fortran_order") + 4 * !strcmp(key, "shape");
+        if (!bit || seen & bit)
             return tni_input_bad(
                 in, "the header's key %s: want descr, fortran_order and shape, once", key);
         seen |= bit;
-        h->foreign = fine && bit == 1 && passed(&at, "[");
+        h->foreign = bit == 1 && passed(&at, "[");
         if (h->foreign)
             return tni_input_bad(in, "records of several fields: want one number for each value");
-        if (fine && bit == 1) fine = read_text(&at, type, sizeof type);
-        if (fine && bit == 2) fine = (h->fortran = passed(&at, "True")) || passed(&at, "False");
-        if (fine && bit == 4) fine = read_shape(&at, &h->shape);
+        fine = bit == 1   ? read_text(&at, type, sizeof type)
+               : bit == 2 ? (h->fortran = passed(&at, "True")) || passed(&at, "False")
+                          : read_shape(&at, &h->shape);
         if (fine && !passed(&at, ",")) {
             fine = passed(&at, "}");
             break;
@@ -248,14 +247,14 @@ tn_list *tni_npz_list(const tni_zip *zip, tni_choice *c)
         const tni_zip_entry *e = &zip->entry[i];
         if (picks && tni_outside(c, e->name)) continue;
         char path[4096];
-        const size_t nbytes = TNI_MAX((size_t)e->nbytes, (size_t)1);
+        const size_t nbytes = (size_t)e->nbytes;
         unsigned char *bytes = tni_alloc(nbytes);
         source s = { zip->in, bytes, e->nbytes };
         snprintf(path, sizeof path, "%.3000s: %.64s", zip->in.path, e->name);
         s.in.path = path;
         status = bytes ? tni_zip_read(zip, e, bytes) : tni_pending();
         if (status == TN_OK) TN_SCOPE TN_NO_GRAD status = add_array(c, &s, e->name, list);
-        if (bytes) tni_free(bytes, nbytes);
+        tni_free(bytes, nbytes);
     }
     return status == TN_OK ? list : NULL;
 }
@@ -303,12 +302,12 @@ static tn_status write(const char *f, const tn_tensor *t, const char *path)
 tn_status tn_npy_save(tn_tensor *t, const char *path)
 {
     if (!t || tni_none(t)) return tni_poison(__func__, "t");
-    tn_status status = tni_path_check(__func__, path);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_path_check(__func__, path));
     if (!tni_file_dtype_of(t->dtype)->letter)
         return tni_error(TN_E_DTYPE,
                          "%s: %s is %s, which NumPy has not: want tn_to_dtype before it", __func__,
                          tni_text(t), tn_dtype_name(t->dtype));
+    tn_status status = TN_OK;
     TN_SCOPE TN_NO_GRAD status = write(__func__, tn_contiguous(tn_to(t, tn_cpu())), path);
     return status;
 }
@@ -347,8 +346,8 @@ tn_status tni_npz_write(const char *function, const char *path, const tn_list *l
             return tni_error(TN_E_DTYPE, "%s: %.200s is %s, which NumPy has not", function,
                              list->entry[i].name, tni_none(t) ? "absent" : tn_dtype_name(t->dtype));
     }
-    tn_status status = tni_file_create(&file, function, path, 0);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_file_create(&file, function, path, 0));
+    tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < list->n; i++)
         TN_SCOPE TN_NO_GRAD status = add_entry(
             &zip, list->entry[i].name, tn_contiguous(tn_to(list->entry[i].tensor, tn_cpu())));

@@ -53,9 +53,7 @@ typedef struct import {
 
 #define bad(m, ...) tni_input_bad(&(m)->file.zip.in, __VA_ARGS__)
 
-static tn_status put(import *m, tn_dtype dtype, double x, const char *format, ...) TN_PRINTF(4, 5);
-
-static tn_status put(import *m, tn_dtype dtype, double x, const char *format, ...)
+static tn_status TN_PRINTF(4, 5) put(import *m, tn_dtype dtype, double x, const char *format, ...)
 {
     char name[TNI_NAME_LIMIT + 64];
     va_list args;

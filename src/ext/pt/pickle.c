@@ -180,11 +180,6 @@ static tn_status dict_new(tni_pickle *p, int64_t form)
     return push(p, TNI_PICKLE_DICT, p->dicts.n - 1, 0);
 }
 
-tni_pickle_dict *tni_pickle_dict_of(const tni_pickle *p, const value *v)
-{
-    return (tni_pickle_dict *)p->dicts.data + v->number;
-}
-
 const value *tni_pickle_get(const tni_pickle *p, const value *v, const char *key)
 {
     if (v->kind != TNI_PICKLE_DICT) return NULL;
@@ -374,12 +369,6 @@ static tn_status global(tni_pickle *p, int64_t n)
     if (which >= 0) return push(p, TNI_PICKLE_GLOBAL, which, (uint32_t)n);
     int m = (int)TNI_MIN(module - 1, 64), k = (int)TNI_MIN(name - 1, 64);
     return bad(p, "the global %.*s.%.*s: " WANTED, m, text, k, text + module);
-}
-
-/* NULL for an empty tuple: the table may not exist yet. */
-const value *tni_pickle_members(const tni_pickle *p, const value *tuple)
-{
-    return tuple->n ? (const value *)p->members.data + tuple->number : NULL;
 }
 
 static bool is_hooks(const tni_pickle *p, const value *v)

@@ -90,9 +90,16 @@ typedef struct tni_pickle {
 tn_status tni_pickle_read(tni_pickle *p, tni_pickle_value *result);
 void tni_pickle_free(tni_pickle *p);
 
-tni_pickle_dict *tni_pickle_dict_of(const tni_pickle *p, const tni_pickle_value *v);
-/* NULL for an empty tuple. */
-const tni_pickle_value *tni_pickle_members(const tni_pickle *p, const tni_pickle_value *tuple);
+static inline tni_pickle_dict *tni_pickle_dict_of(const tni_pickle *p, const tni_pickle_value *v)
+{
+    return (tni_pickle_dict *)p->dicts.data + v->number;
+}
+/* NULL for an empty tuple: the table may not exist yet. */
+static inline const tni_pickle_value *tni_pickle_members(const tni_pickle *p,
+                                                         const tni_pickle_value *tuple)
+{
+    return tuple->n ? (const tni_pickle_value *)p->members.data + tuple->number : NULL;
+}
 /* The value of a key of a dict; NULL if it is not there, or v is no dict. */
 const tni_pickle_value *tni_pickle_get(const tni_pickle *p, const tni_pickle_value *v,
                                        const char *key);

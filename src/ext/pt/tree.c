@@ -1,7 +1,6 @@
-/* tree.c - what tree.h promises. */
-#include "ext/pt/tree.h"
+/* tree.c - what read.h says of the tree. */
+#include "ext/pt/read.h"
 #include "io/json.h"
-#include "nn/module.h"
 
 typedef tni_pickle_value value;
 
@@ -76,7 +75,7 @@ typedef struct walk {
     const tni_tree *tree;
     /* of each value below a part; *down: whether to go on into it */
     tn_status (*visit)(struct walk *w, const value *v, bool *down);
-    tn_status (*leaf)(void *user, const char *path, const tni_pickle_tensor *t);
+    tni_tree_leaf *leaf;
     void *user;
     int64_t seen;
     int depth;
@@ -112,10 +111,7 @@ static tn_status visit_tensor(walk *w, const value *v, bool *down)
                    (tni_pickle_tensor *)w->tree->pickle->tensors.data + v->number);
 }
 
-tn_status tni_tree_tensors(const tni_tree *tree, const value *part,
-                           tn_status (*leaf)(void *user, const char *path,
-                                             const tni_pickle_tensor *t),
-                           void *user)
+tn_status tni_tree_tensors(const tni_tree *tree, const value *part, tni_tree_leaf *leaf, void *user)
 {
     walk w = { .tree = tree, .visit = visit_tensor, .leaf = leaf, .user = user };
     return visit(&w, part);

@@ -315,7 +315,7 @@ static tn_status write_file(const plan *p, const char *path)
 static tn_status write_plan(plan *p, const char *path)
 {
     TNI_TRY(tni_check_counts(p->function, p->list, true));
-    size_t nbytes = (size_t)TNI_MAX(p->list->n, 1) * sizeof *p->items;
+    size_t nbytes = (size_t)p->list->n * sizeof *p->items;
     p->items = tni_alloc(nbytes);
     if (!p->items) return tni_pending();
     tn_status status = collect(p);

@@ -280,7 +280,7 @@ const tni_zip_entry *tni_zip_find(const tni_zip *zip, const char *name)
 static tn_status inflate_entry(const tni_zip *zip, const tni_zip_entry *entry, void *data)
 {
     const size_t n = (size_t)entry->stored;
-    unsigned char *stored = tni_alloc(TNI_MAX(n, (size_t)1));
+    unsigned char *stored = tni_alloc(n);
     if (!stored) return tni_pending();
     tn_status status = tni_input_read(&zip->in, entry->begin, stored, n);
     z_stream z = { .next_in = stored, .next_out = data };
@@ -304,7 +304,7 @@ static tn_status inflate_entry(const tni_zip *zip, const tni_zip_entry *entry, v
         }
     }
     if (begun) inflateEnd(&z);
-    tni_free(stored, TNI_MAX(n, (size_t)1));
+    tni_free(stored, n);
     return status;
 }
 
