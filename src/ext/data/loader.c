@@ -294,14 +294,19 @@ tn_status tn_loader_set_batch_size(tn_loader *l, int64_t batch_size)
     return TN_OK;
 }
 
+static tn_status check_place(const char *f, tn_status wrong, int64_t epoch, int64_t position,
+                             int64_t batches)
+{
+    if (epoch >= 0 && epoch <= MAX_EPOCH && position >= 0 && position <= batches) return TN_OK;
+    return tni_error(wrong,
+                     "%s: epoch %" PRId64 ", batch %" PRId64 ": an epoch has %" PRId64 " batches",
+                     f, epoch, position, batches);
+}
+
 tn_status tn_loader_seek(tn_loader *l, int64_t epoch, int64_t position)
 {
-    if (!l) return tni_null("tn_loader_seek", "loader", "a loader");
-    if (epoch < 0 || epoch > MAX_EPOCH || position < 0 || position > l->batches)
-        return tni_error(TN_E_INDEX,
-                         "tn_loader_seek: epoch %" PRId64 ", batch %" PRId64
-                         ": an epoch has %" PRId64 " batches",
-                         epoch, position, l->batches);
+    if (!l) return tni_null(__func__, "loader", "a loader");
+    TNI_TRY(check_place(__func__, TN_E_INDEX, epoch, position, l->batches));
     l->epoch = epoch;
     l->position = position;
     return TN_OK;
@@ -340,13 +345,7 @@ tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
                          f, state->rows, state->batch_size, (int)state->shuffle,
                          state->drop_last != 0, l->rows, l->o.batch_size, (int)l->sampler.kind,
                          l->o.drop_last);
-    if (state->epoch < 0 || state->epoch > MAX_EPOCH || state->position < 0 ||
-        state->position > most_batches(l))
-        return tni_error(TN_E_FORMAT,
-                         "%s: epoch %" PRId64 ", batch %" PRId64 ": an epoch has %" PRId64
-                         " batches",
-                         f, state->epoch, state->position, most_batches(l));
-    return TN_OK;
+    return check_place(f, TN_E_FORMAT, state->epoch, state->position, most_batches(l));
 }
 
 void tni_loader_set(tn_loader *l, const tni_loader_state *state)
