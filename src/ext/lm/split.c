@@ -127,7 +127,7 @@ static bool prepare(tni_work *w)
 static int find(tni_work *w, const pcre2_code *pattern, const char *text, size_t n, size_t from,
                 size_t *start, size_t *end)
 {
-    if (!w->limits && !prepare(w)) return -1;
+    if (!prepare(w)) return -1;
     int found =
         pcre2_match(pattern, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, w->match, w->limits);
     if (found == PCRE2_ERROR_NOMATCH) return 0;

@@ -58,8 +58,7 @@ static bool read_vocabulary(reading *r, const tni_json_node *vocab)
 {
     if (!vocab || vocab->kind != '{') return wrong(r, "model.vocab is no object");
     int64_t most = TNI_MIN(2 * vocab->number + HOLES, INT32_MAX);
-    const tni_json_node *m = tni_json_first(vocab);
-    for (; m; m = tni_json_after(m)) {
+    for (const tni_json_node *m = tni_json_first(vocab); m; m = tni_json_after(m)) {
         tni_token *token = token_of(r, m, most);
         if (!token) return false;
         if (token->there)
@@ -207,8 +206,7 @@ static bool read_added(reading *r, const tni_json_node *a, int64_t most)
 static bool read_all_added(reading *r, const tni_json_node *list)
 {
     int64_t most = (int64_t)r->t->n_token + (list ? list->number : 0) + HOLES;
-    const tni_json_node *m = tni_json_first(list);
-    for (; m; m = tni_json_after(m))
+    for (const tni_json_node *m = tni_json_first(list); m; m = tni_json_after(m))
         if (!read_added(r, m, TNI_MIN(most, INT32_MAX))) return false;
     return true;
 }
