@@ -46,14 +46,8 @@ static tn_status refuse(const reader *r, const char *what)
                           r->key, what);
 }
 
-static bool flag(const tni_json_node *v, bool *x)
-{
-    *x = v->kind == 't';
-    return *x || v->kind == 'f';
-}
-
 /* clang-format off */
-typedef enum form { SIZE, NEED, ID, IDS, REAL, PART, FLAG, BIAS, ACT, ROPE, TYPES, KIND, NEVER, ALWAYS } form;
+typedef enum form { SIZE, NEED, ID, IDS, REAL, PART, FLAG, ACT, ROPE, TYPES, KIND, NEVER, ALWAYS } form;
 /* clang-format on */
 
 /* A key, and what it sets. */
@@ -102,7 +96,7 @@ static const field fields[] = {
     { "rope_theta", LLAMA, REAL, AT(theta) },
     { "partial_rotary_factor", LLAMA, REAL, AT(partial) },
     { "original_max_position_embeddings", LLAMA, REAL, AT(original) },
-    { "attention_bias", LLAMA, BIAS, 0 },
+    { "attention_bias", LLAMA, FLAG, AT(qkv_bias) },
     { "layer_types", LLAMA, TYPES, 0 },
     { "add_cross_attention", GPT, NEVER, 0 },
     { "use_sliding_window", LLAMA, NEVER, 0 },
@@ -204,11 +198,9 @@ static tn_status read_value(reader *r, const field *f, const tni_json_node *v)
     }
     switch (f->form) {
     case IDS: return read_ends(r, v);
-    case FLAG: return flag(v, to) ? TN_OK : bad(r, "true or false");
-    case BIAS:
-        if (!flag(v, &r->c->o_bias)) return bad(r, "true or false");
-        r->c->qkv_bias = r->c->o_bias;
-        return TN_OK;
+    case FLAG:
+        *(bool *)to = v->kind == 't';
+        return v->kind == 't' || v->kind == 'f' ? TN_OK : bad(r, "true or false");
     case ACT: return read_act(r, v);
     case ROPE:
         if (v->kind != '{') return bad(r, "an object");
@@ -285,6 +277,7 @@ static tn_status check(reader *r)
     for (const field *f = fields; f < fields + sizeof fields / sizeof *fields; f++)
         if (f->form == NEED && (f->families & c->family) && !*(int64_t *)((char *)c + f->at))
             return wrong(r, f->key, "a number: it is missing");
+    if (!gpt) c->o_bias = c->qkv_bias;
     if (!strcmp(c->type, "qwen2")) c->qkv_bias = true, c->o_bias = false;
     if (c->type[0] == 'q') c->mlp_bias = false; /* whatever the file says */
     if (!c->inner) c->inner = 4 * c->hidden;

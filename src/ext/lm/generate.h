@@ -31,10 +31,10 @@ typedef struct tni_sampler {
     const char *function; /* for messages */
     tn_sampling_options o;
     int64_t n;
-    tni_candidate *t; /* the block: [n] each, */
-    float *x;         /* the row's logits, */
-    float *w;         /* and what they weigh */
-    bool *seen;       /* all false between rows */
+    tni_candidate *t;    /* the block: [n] each, */
+    float *x;            /* the row's logits, */
+    float *w;            /* and what they weigh */
+    unsigned char *seen; /* 1: in the prompt, 2: generated; 0 between rows */
 } tni_sampler;
 
 /* What a row has so far; the last n_new of the n ids were generated. */

@@ -5,47 +5,6 @@
 
 #include <sys/stat.h>
 
-/* ---- types ----------------------------------------------------------------------------------- */
-
-static tn_status decoder_forward(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
-                                 tn_tensor **out)
-{
-    tni_lm *m = (tni_lm *)self;
-    TNI_TRY(tni_lm_called(self, n_in, in, 1, n_out));
-    out[0] = tn_forward(m->part[1], tn_forward(m->part[0], in[0]));
-    return TN_OK;
-}
-
-static void lm_describe(const tn_module *self, char *text, size_t size)
-{
-    const tni_lm_config *c = &((const tni_lm *)self)->c;
-    snprintf(text, size, "%s, %" PRId64 " layers of %" PRId64, c->type, c->layers, c->hidden);
-}
-
-static void lm_free(tn_module *self)
-{
-    tni_strfree(((tni_lm *)self)->text);
-}
-
-static tn_status lm_clone(tn_module *self, tn_module *copy)
-{
-    char *text = ((tni_lm *)copy)->text = tni_strdup(((tni_lm *)self)->text);
-    return text ? TN_OK : tni_pending();
-}
-
-static tn_status lm_reset(tn_module *self);
-
-TNI_TYPE(lm, "LanguageModel", tni_lm, .forward_n = decoder_forward, .describe = lm_describe,
-         .reset = lm_reset, .free = lm_free, .clone = lm_clone)
-
-tni_lm *tni_lm_of(const char *function, const tn_module *m)
-{
-    if (!m) return tni_poisoned(function, "the model");
-    if (m->type == &lm_type) return (tni_lm *)m;
-    return tni_fail(TN_E_INVALID, "%s: a %s: want a model of tn_lm_new or tn_lm_load", function,
-                    m == TN_NO_MODULE ? "TN_NO_MODULE" : m->type->name);
-}
-
 /* ---- initial values -------------------------------------------------------------------------- */
 
 static bool is(const tn_module *m, const char *type)
@@ -80,6 +39,45 @@ static tn_status lm_reset(tn_module *self)
     tn_status status = TN_OK;
     TN_SCOPE TN_NO_GRAD status = tn_named_modules(self, draw, self);
     return status;
+}
+
+/* ---- types ----------------------------------------------------------------------------------- */
+
+static tn_status decoder_forward(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
+                                 tn_tensor **out)
+{
+    tni_lm *m = (tni_lm *)self;
+    TNI_TRY(tni_lm_called(self, n_in, in, 1, n_out));
+    out[0] = tn_forward(m->part[1], tn_forward(m->part[0], in[0]));
+    return TN_OK;
+}
+
+static void lm_describe(const tn_module *self, char *text, size_t size)
+{
+    const tni_lm_config *c = &((const tni_lm *)self)->c;
+    snprintf(text, size, "%s, %" PRId64 " layers of %" PRId64, c->type, c->layers, c->hidden);
+}
+
+static void lm_free(tn_module *self)
+{
+    tni_strfree(((tni_lm *)self)->text);
+}
+
+static tn_status lm_clone(tn_module *self, tn_module *copy)
+{
+    char *text = ((tni_lm *)copy)->text = tni_strdup(((tni_lm *)self)->text);
+    return text ? TN_OK : tni_pending();
+}
+
+TNI_TYPE(lm, "LanguageModel", tni_lm, .forward_n = decoder_forward, .describe = lm_describe,
+         .reset = lm_reset, .free = lm_free, .clone = lm_clone)
+
+tni_lm *tni_lm_of(const char *function, const tn_module *m)
+{
+    if (!m) return tni_poisoned(function, "the model");
+    if (m->type == &lm_type) return (tni_lm *)m;
+    return tni_fail(TN_E_INVALID, "%s: a %s: want a model of tn_lm_new or tn_lm_load", function,
+                    m == TN_NO_MODULE ? "TN_NO_MODULE" : m->type->name);
 }
 
 /* ---- making one ------------------------------------------------------------------------------ */

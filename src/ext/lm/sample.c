@@ -16,41 +16,27 @@
 
 /* ---- what happened before -------------------------------------------------------------------- */
 
-/* For each id of a history that has a logit: once, or each time. */
-static bool first(const tni_sampler *s, int64_t id)
-{
-    bool is = !s->seen[id];
-    s->seen[id] = true;
-    return is;
-}
-
 static bool has_logit(const tni_sampler *s, int64_t id)
 {
     return id >= 0 && id < s->n;
 }
 
-static void forget(tni_sampler *s, tni_history h)
-{
-    for (int64_t i = 0; i < h.n; i++)
-        if (has_logit(s, h.ids[i])) s->seen[h.ids[i]] = false;
-}
-
+/* For each id that has a logit: once, each time that it was generated, once if it was. */
 static void penalise(tni_sampler *s, tni_history h)
 {
-    float by = (float)tni_given(s->o.repetition_penalty, false, 1);
-    for (int64_t i = 0; i < h.n && by != 1; i++) {
-        int64_t id = h.ids[i];
-        if (has_logit(s, id) && first(s, id))
-            s->x[id] = s->x[id] < 0 ? s->x[id] * by : s->x[id] / by;
-    }
-    forget(s, h);
-    for (int64_t i = h.n - h.n_new; i < h.n; i++) {
-        int64_t id = h.ids[i];
+    const float by = (float)tni_given(s->o.repetition_penalty, false, 1);
+    for (int64_t i = 0; i < h.n; i++) {
+        const int64_t id = h.ids[i];
+        const bool generated = i >= h.n - h.n_new;
         if (!has_logit(s, id)) continue;
-        s->x[id] -= (float)s->o.frequency_penalty;
-        if (first(s, id)) s->x[id] -= (float)s->o.presence_penalty;
+        float *x = &s->x[id];
+        if (!s->seen[id]) *x = *x < 0 ? *x * by : *x / by;
+        if (generated) *x -= (float)s->o.frequency_penalty;
+        if (generated && s->seen[id] < 2) *x -= (float)s->o.presence_penalty;
+        s->seen[id] = generated ? 2 : 1;
     }
-    forget(s, h);
+    for (int64_t i = 0; i < h.n; i++)
+        if (has_logit(s, h.ids[i])) s->seen[h.ids[i]] = 0;
 }
 
 /* ---- which tokens stay ----------------------------------------------------------------------- */
@@ -226,7 +212,7 @@ static tn_status check(const char *function, const tn_sampling_options *o)
 
 static size_t room(int64_t n)
 {
-    return (size_t)n * (sizeof(tni_candidate) + 2 * sizeof(float) + sizeof(bool));
+    return (size_t)n * (sizeof(tni_candidate) + 2 * sizeof(float) + sizeof(char));
 }
 
 tn_status tni_sampler_begin(tni_sampler *s, const char *function, int64_t n,
@@ -241,7 +227,7 @@ tn_status tni_sampler_begin(tni_sampler *s, const char *function, int64_t n,
     if (!(s->t = tni_calloc_n(1, room(n)))) return tni_pending();
     s->x = (float *)(s->t + n);
     s->w = s->x + n;
-    s->seen = (bool *)(s->w + n);
+    s->seen = (unsigned char *)(s->w + n);
     return TN_OK;
 }
 
