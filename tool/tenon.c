@@ -80,9 +80,10 @@ static const char *bytes_text(int64_t n)
     return unit ? text("%.1f %ciB", x, " KMGT"[unit]) : text("%.0f B", x);
 }
 
-/* A whole number, or a float of so many digits. */
+/* A whole number, or a float of so many digits; 0: as many as tell it from the next, f32 or f64. */
 static const char *value_text(long double value, tn_dtype dtype, int digits)
 {
+    if (!digits) digits = dtype == TN_F64 ? 17 : 9;
     return tn_dtype_is_float(dtype) ? text("%.*Lg", digits, value) : text("%.0Lf", value);
 }
 
@@ -288,9 +289,8 @@ static void put_json(const row *rows, int n, const tn_metadata *m)
         put(stdout, r == rows ? "\n    {\"name\": " : ",\n    {\"name\": ", r->name, true);
         printf(", \"shape\": %s, \"dtype\": \"%s\", \"bytes\": %lld", shape_text(r->tensor),
                tn_dtype_name(r->dtype), r->nbytes);
-        for (int i = 0; i < 4 && !given[NO_STATS]; i++) { /* 9 digits tell an f32 from the next */
-            const tn_dtype dtype = i < 2 ? r->dtype : TN_F64;
-            const char *value = value_text(r->stats.of[i], dtype, dtype == TN_F64 ? 17 : 9);
+        for (int i = 0; i < 4 && !given[NO_STATS]; i++) {
+            const char *value = value_text(r->stats.of[i], i < 2 ? r->dtype : TN_F64, 0);
             printf(", \"%s\": %s", names[i], isfinite(r->stats.of[i]) ? value : "null");
         }
         if (!given[NO_STATS]) printf(", \"nan\": %lld, \"inf\": %lld", r->stats.nan, r->stats.inf);
@@ -368,13 +368,12 @@ static bool compare_values(gaps *g, tn_tensor *a, tn_tensor *b)
 
 static void put_gap(const char *how, const struct gap *g, tn_tensor *a, tn_tensor *b)
 {
-    const tn_dtype p = tn_dtype_of(a), q = tn_dtype_of(b);
     int64_t size = tn_numel(a), rest = g->at;
     printf("%s %s at [", how, value_text(g->by, TN_F64, 5));
     for (int i = 0; i < tn_rank(a); rest %= size, i++)
         printf("%s%lld", i ? ", " : "", (long long)(rest / (size /= tn_size(a, i))));
-    printf("], %s", value_text(g->a, p, p == TN_F64 ? 17 : 9));
-    printf(" and %s", value_text(g->b, q, q == TN_F64 ? 17 : 9));
+    printf("], %s", value_text(g->a, tn_dtype_of(a), 0));
+    printf(" and %s", value_text(g->b, tn_dtype_of(b), 0));
 }
 
 /* 0: the same, 1: different, -1: failed. */

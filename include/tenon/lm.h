@@ -90,8 +90,7 @@ TN_API TN_MUST_USE tn_status tn_lm_get_info(const tn_module *m, tn_lm_info *info
  * State    buffers key_cache and value_cache [batch, kv heads, capacity, head dim] of each
  *          attention, in the weights' dtype, and cache_lengths [batch] (i64) of the model, all
  *          TN_CACHE: in no file, and emptied by tn_train(m, true), after which there is no cache
- * Errors   batch negative or capacity not above 0; TN_E_NOMEM: then there is no
- *          cache
+ * Errors   batch negative or capacity not above 0; TN_E_NOMEM: then there is no cache
  * PyTorch: transformers.StaticCache
  */
 TN_API TN_MUST_USE tn_status tn_lm_set_cache(tn_module *m, int64_t batch, int64_t capacity);

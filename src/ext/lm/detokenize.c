@@ -1,7 +1,4 @@
-/*
- * detokenize.c - ids to text, one id after the other: what the whole gives, a stream gives in
- * parts.
- */
+/* detokenize.c - ids to text, one by one: what the whole gives, a stream gives in parts. */
 #include "ext/lm/tokenizer.h"
 
 typedef struct decoding {

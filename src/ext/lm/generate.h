@@ -1,4 +1,4 @@
-/* generate.h - what generation asks of a model, so that tests can give it another, and of the choice
+/* generate.h - what generation asks of a model, so that tests can give it another; and the choice
  * of a token, row by row. */
 #ifndef TENON_EXT_LM_GENERATE_H
 #define TENON_EXT_LM_GENERATE_H

@@ -1,6 +1,4 @@
-/*
- * model.c - a language model as a whole: made by its config, initial values, calls, the cache.
- */
+/* model.c - a language model as a whole: made by its config, initial values, calls, the cache. */
 #include "ext/lm/model.h"
 
 #include <sys/stat.h>

@@ -304,8 +304,6 @@ static bool read_decoder(reading *r, const tni_json_node *part)
     return is(type_of(part), "ByteLevel") || lacking(r, "the decoder %.60s", type_of(part));
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
-
 static bool read_root(reading *r, const tni_json_node *root)
 {
     const tni_json_node *added = tni_json_get(root, "added_tokens");

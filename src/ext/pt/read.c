@@ -103,7 +103,7 @@ static tn_status read_places(tni_pt *f, const tni_pickle_value *keys, int64_t at
             __builtin_mul_overflow(of->numel, of->dtype->bits / 8, &nbytes) || nbytes > left)
             return bad(f, "storage %s at %" PRId64 ": want %" PRId64 " elements of %s", of->key, at,
                        of->numel, of->dtype->name);
-        f->places[of - s] = (tni_pt_place){ at + 8, nbytes };
+        f->places[of - s] = (struct tni_pt_place){ at + 8, nbytes };
         at += 8 + nbytes;
     }
     if (at == f->zip.in.size) return TN_OK;

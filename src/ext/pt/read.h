@@ -1,6 +1,6 @@
 /*
  * read.h - an open file of PyTorch's: its pickle has been read, its storages are read when asked
- * for. What the pickle made is a tree: its dicts, lists and tuples, with tensors and other values as
+ * for. What the pickle made is a tree: dicts, lists and tuples, with tensors and other values as
  * leaves. A leaf's path is the keys to it, joined by dots: "optimizer.state.0.step".
  */
 #ifndef TNI_PT_READ_H
@@ -35,11 +35,6 @@ tn_status tni_tree_name(const tni_tree *tree, char *path, size_t n, const tni_pi
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* Where an old file has a storage. */
-typedef struct tni_pt_place {
-    int64_t begin, nbytes;
-} tni_pt_place;
-
 typedef struct tni_pt {
     tni_zip zip;          /* of an old file, its input only */
     bool npz;             /* it is an archive of arrays, without a pickle */
@@ -48,8 +43,10 @@ typedef struct tni_pt {
     size_t nbytes;
     tni_pickle pickle;
     tni_tree tree;
-    tni_pt_place *places; /* of an old file, by storage */
-    tni_map keys;         /* -> its storage */
+    struct tni_pt_place {
+        int64_t begin, nbytes;
+    } * places;   /* of an old file, by storage */
+    tni_map keys; /* -> its storage */
     size_t n_places;
     tn_tensor **storage; /* by entry or place: what it holds, once read */
     tn_list *list;
