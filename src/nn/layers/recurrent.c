@@ -98,16 +98,6 @@ static tn_tensor *run(recurrent *m, tn_tensor *x, int64_t layer, int direction, 
     return y;
 }
 
-/* y with zeros behind it along an axis, up to size. */
-static tn_tensor *pad(tn_tensor *y, int axis, int64_t size)
-{
-    if (!y || y->shape.size[axis] == size) return y;
-    tn_shape shape = y->shape;
-    shape.size[axis] = size - y->shape.size[axis];
-    tn_tensor *zeros = tn_full_as(shape, 0, y->dtype, y->storage->device);
-    return tn_cat((tn_tensor *[]){ y, zeros }, 2, axis);
-}
-
 /* The rows of x [T, B, in] are sorted by descending length; length[B] is 0. In a span of steps the
  * first n rows run: forward rows leave, backward they join with their first state. Steps that a row
  * lacks are not read, and 0 in y. */
@@ -137,10 +127,13 @@ static tn_tensor *run_spans(recurrent *m, tn_tensor *x, int64_t layer, int direc
             state[k] = n < b ? tn_cat((tn_tensor *[]){ now[k], rest }, 2, 0) : now[k];
         }
         first = direction ? (int)b - 1 - spans : 0;
-        part[first + (direction ? 0 : spans)] = pad(y, 1, b);
+        part[first + (direction ? 0 : spans)] =
+            tn_pad(y, TN_PADS(0, 0, 0, b - n), TN_PAD_CONSTANT, 0);
         spans++;
     }
-    if (y) y = pad(tn_cat(part + first, spans, 0), 0, steps);
+    if (y)
+        y = tn_pad(tn_cat(part + first, spans, 0), TN_PADS(0, 0, 0, 0, 0, steps - length[0]),
+                   TN_PAD_CONSTANT, 0);
     tni_free(part, nbytes);
     return state[0] && state[1] ? y : NULL;
 }
