@@ -59,14 +59,7 @@ void tni_image_box(tn_generator *g, const tn_image_crop_options *o, int64_t heig
                    int64_t *box);
 /* Whether the options are right, with their defaults filled in. */
 bool tni_image_crop_ok(const char *f, tn_image_crop_options *o, int64_t h, int64_t w);
-/* Planes of x, `plane` elements apart, with their rows and columns. */
-typedef struct tni_image_walk {
-    const void *x;
-    int64_t plane, down, right;
-} tni_image_walk;
-/* *x, or a dense copy of it, as such planes. */
-bool tni_image_planes(tn_tensor **x, tni_image_walk *planes);
-/* x with rows and columns from the last one, then swapped. */
+/* A dense copy of x with rows and columns from the last one, then swapped. */
 tn_tensor *tni_image_turned(tn_tensor *x, bool up, bool left, bool swap);
 bool tni_image_filter_ok(const char *f, tn_image_filter filter);
 /* Rows and columns of u8 resized; box: first row and column, rows, columns, in pixels of x. */

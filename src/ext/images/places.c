@@ -20,19 +20,6 @@ bool tni_image_ok(const char *f, const tn_tensor *x, bool no_grad)
     return false;
 }
 
-bool tni_image_planes(tn_tensor **x, tni_image_walk *planes)
-{
-    const tn_tensor *t = *x;
-    const int rank = t->shape.rank;
-    bool even = t->stride[rank - 1] == 1;
-    for (int i = rank - 4; i >= 0; i--)
-        even = even && t->stride[i] == t->stride[i + 1] * t->shape.size[i + 1];
-    if (!even) *x = tni_dense(*x);
-    if (!*x) return false;
-    *planes = (tni_image_walk){ tni_data(*x), (*x)->stride[rank - 3], (*x)->stride[rank - 2], 1 };
-    return true;
-}
-
 /* ---- draws ----------------------------------------------------------------------------------- */
 
 bool tni_image_draws(const char *f, const tn_generator *g, tni_generator_state *was)
@@ -178,55 +165,15 @@ tn_tensor *tn_image_random_resized_crop(tn_tensor *x, int64_t h, int64_t w, tn_i
 
 /* ---- flips and turns ------------------------------------------------------------------------- */
 
-/* n bytes of x to y, the last one first. */
-static void reverse(unsigned char *y, const unsigned char *x, int64_t n)
-{
-    for (; n >= 8; n -= 8, y += 8) {
-        uint64_t word;
-        memcpy(&word, x + n - 8, 8);
-        word = __builtin_bswap64(word);
-        memcpy(y, &word, 8);
-    }
-    while (n-- > 0) *y++ = x[n];
-}
-
-/* n planes of elements of 1 or 4 bytes: to[i][j] = from[i down + j right]. */
-static void copy(void *to, int64_t n, int64_t height, int64_t width, size_t size,
-                 tni_image_walk from)
-{
-    unsigned char *y = to;
-    for (int64_t k = 0; k < n * height; k++, y += (size_t)width * size) {
-        const int64_t first = k / height * from.plane + k % height * from.down;
-        const unsigned char *x = (const unsigned char *)from.x + first * (int64_t)size;
-        if (size == 1 && from.right == -1)
-            reverse(y, x - (width - 1), width);
-        else if (size == 1)
-            for (int64_t j = 0; j < width; j++) y[j] = x[j * from.right];
-        else
-            for (int64_t j = 0; j < width; j++) memcpy(y + 4 * j, x + 4 * j * from.right, 4);
-    }
-}
-
 tn_tensor *tni_image_turned(tn_tensor *x, bool up, bool left, bool swap)
 {
-    tn_shape shape = x->shape;
-    int64_t *size = shape.size + shape.rank - 2;
-    const int64_t h = size[0], w = size[1];
-    if (swap) size[0] = w, size[1] = h;
-    tn_tensor *y = tn_empty_as(shape, x->dtype, tn_cpu());
+    int axes[2], n = 0;
+    if (up) axes[n++] = -2;
+    if (left) axes[n++] = -1;
     tn_scope scope = tn_scope_begin();
-    tni_image_walk p;
-    const bool fine = y && tni_image_planes(&x, &p);
-    if (fine && tni_shape_numel(&shape) > 0) {
-        const size_t bytes = tn_dtype_size(x->dtype);
-        const int64_t down = up ? -p.down : p.down, right = left ? -1 : 1;
-        const int64_t first = (up ? (h - 1) * p.down : 0) + (left ? w - 1 : 0);
-        p.x = (const char *)p.x + first * (int64_t)bytes;
-        p.down = swap ? right : down, p.right = swap ? down : right;
-        copy(tni_data(y), tni_shape_numel(&shape) / (h * w), size[0], size[1], bytes, p);
-    }
-    tn_scope_end(scope);
-    return fine ? y : NULL;
+    tn_tensor *y = n ? tn_flip(x, axes, n) : x;
+    y = swap ? tn_transpose(y, -2, -1) : y;
+    return tn_scope_return(scope, n && !swap ? y : tn_clone(y));
 }
 
 /* Whether to do it, with probability p. */
@@ -256,7 +203,7 @@ tn_tensor *tn_image_random_flip(tn_tensor *x, int axis, double p, tn_generator *
 /* ---- rotations ------------------------------------------------------------------------------- */
 
 typedef struct rotation {
-    tni_image_walk x;
+    const void *x;            /* dense */
     int64_t height, width;    /* of x */
     float across[2], down[2]; /* from place to place in y, that in x: x and y, 2 the whole of it */
     tn_image_rotate_options o;
@@ -265,8 +212,8 @@ typedef struct rotation {
 
 static float pixel(const rotation *r, int64_t plane, int64_t y, int64_t x)
 {
-    const int64_t at = plane * r->x.plane + y * r->x.down + x;
-    return r->bytes ? ((const unsigned char *)r->x.x)[at] : ((const float *)r->x.x)[at];
+    const int64_t at = (plane * r->height + y) * r->width + x;
+    return r->bytes ? ((const unsigned char *)r->x)[at] : ((const float *)r->x)[at];
 }
 
 /* x at (px, py) of a plane: of 4 pixels, those beyond its edges being 0; then toward fill by their
@@ -349,10 +296,13 @@ tn_tensor *tn_image_rotate(tn_tensor *x, double degrees, tn_image_rotate_options
     if (o.expand) expanded((double[]){ cos(a), sin(a) }, size);
     tn_tensor *y = tn_empty_as(shape, x->dtype, tn_cpu());
     tn_scope scope = tn_scope_begin();
-    const bool fine = y && tni_image_planes(&x, &r.x);
-    if (fine) rotate(y, &r);
+    const tn_tensor *dense = y ? tni_dense(x) : NULL;
+    if (dense) {
+        r.x = tni_data(dense);
+        rotate(y, &r);
+    }
     tn_scope_end(scope);
-    return fine ? y : NULL;
+    return dense ? y : NULL;
 }
 
 tn_tensor *tn_image_random_rotate(tn_tensor *x, double low, double high, tn_image_rotate_options o,

@@ -99,13 +99,14 @@ static bool resize_planes(tn_tensor *y, tn_tensor *x, const taps *rows, const ta
     const int64_t from = columns->first[0], count = columns->first[h - 1] + columns->most - from;
     int32_t *sum = room(w, sizeof *sum);
     unsigned char *out = tni_data(y), *made = room(count, w);
-    tni_image_walk in;
-    if (!sum || !made || !tni_image_planes(&x, &in)) return false;
-    const unsigned char *plane = (const unsigned char *)in.x + from * in.down;
+    const int64_t wide = x->shape.size[x->shape.rank - 1], tall = x->shape.size[x->shape.rank - 2];
+    const tn_tensor *dense = tni_dense(x);
+    if (!sum || !made || !dense) return false;
+    const unsigned char *plane = (const unsigned char *)tni_data(dense) + from * wide;
     for (int64_t p = tni_shape_numel(&y->shape) / (h * w); p > 0; p--, out += h * w) {
-        resize_rows(made, plane, count, in.down, rows);
+        resize_rows(made, plane, count, wide, rows);
         resize_columns(out, made - from * w, w, columns, sum);
-        plane += in.plane;
+        plane += tall * wide;
     }
     return true;
 }
