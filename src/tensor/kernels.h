@@ -511,7 +511,7 @@ typedef struct tni_backend {
     void (*free)(void *block, size_t nbytes);
     tn_status (*upload)(void *device, const void *host, size_t nbytes);
     tn_status (*download)(void *host, const void *device, size_t nbytes);
-    tn_status (*synchronize)(void);
+    tn_status (*synchronize)(void); /* NULL: there is nothing to wait for */
 
     /* For many products that differ only in a and c: writes b in the order in which they read it.
      * Returns how many elements that takes; to may be NULL. 0: b is best read as it is. */

@@ -8,19 +8,19 @@
  *              f_avx512.
  *   others     compiled once: the parallel driver, the choice of instruction set.
  * dense/, the room of products and convolutions, has files of each kind (dense.h).
- * Kernels contain no parallel regions: they pass chunks to tni_parallel. Chunk borders depend only
- * on sizes, and partial sums are combined in index order, so the bits do not depend on the number
- * of threads.
+ * Kernels contain no parallel regions: they pass chunks to tni_parallel, and allocate nothing inside
+ * of them. Chunk borders depend only on sizes, and partial sums are combined in index order, so the
+ * bits do not depend on the number of threads.
  */
 #ifndef TNI_CPU_H
 #define TNI_CPU_H
 
+#include "base/base.h"
 #include "tensor/kernels.h"
 
-#define TNI_CAT3_(a, b, c) a##_##b##_##c
 #define TNI_CAT2_(a, b) a##_##b
-#define TNI_CAT3(a, b, c) TNI_CAT3_(a, b, c)
 #define TNI_CAT2(a, b) TNI_CAT2_(a, b)
+#define TNI_CAT3(a, b, c) TNI_CAT2(TNI_CAT2(a, b), c)
 #ifdef TNI_REAL_NAME /* f32 or f64, with REAL */
 #define K(name) TNI_CAT3(name, TNI_ISA, TNI_REAL_NAME)
 #else
@@ -56,11 +56,6 @@ tn_status tni_parallel_tensors(int n, const int64_t *size, size_t step, tni_span
 
 /* The table of one instruction set ("avx2") for tests; NULL if this processor lacks it. */
 const tni_backend *tni_cpu_table(const char *simd);
-
-/* Scratch for kernels, from the library's allocator; NULL + TN_E_NOMEM. Never inside a chunk. */
-void *tni_alloc(size_t size);
-void tni_free(void *block, size_t size);
-tn_status tni_error(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
 
 /* Whether bf16 is multiplied without a conversion to f32. */
 bool tni_product_bf16(void);

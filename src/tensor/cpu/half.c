@@ -7,7 +7,6 @@
  * others get whole copies, which cost a pass over memory for each operand.
  */
 #include "tensor/cpu/dense/dense.h"
-#include "tensor/internal.h"
 
 /* An array as it was before its f32 copy replaced it; nbytes 0: not replaced. */
 typedef struct narrow {

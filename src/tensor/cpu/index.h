@@ -3,8 +3,6 @@
 #ifndef TNI_CPU_INDEX_H
 #define TNI_CPU_INDEX_H
 
-#include <string.h>
-
 #include "tensor/cpu/cpu.h"
 
 static inline void move(char *to, const char *from, size_t size)

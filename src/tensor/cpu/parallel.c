@@ -1,9 +1,6 @@
 /*
  * parallel.c - how many threads kernels use; keeps OpenBLAS on one thread.
  *
- * A call is cut into chunks whose borders depend on n and grain alone; the pool (thread_pool.h)
- * only decides who works on which chunk.
- *
  * OpenBLAS rounds differently on one thread and on two, so a product inside a chunk must never
  * start threads. Its OpenMP variant calls omp_get_max_threads() in the calling thread: we set 1
  * there, for good in the helpers, and in the caller until the run ends. Its pthreads variant has

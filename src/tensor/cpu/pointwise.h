@@ -18,15 +18,11 @@ enum { TNI_BLOCK = 512 }; /* elements of a conversion buffer */
 typedef void (*tni_row)(int64_t n, void *y, int64_t ys, const void *a, int64_t as, const void *b,
                         int64_t bs, const void *c, int64_t cs, const double *p);
 
-extern const tni_row K32(tni_unary_rows)[TNI_U_COUNT];
-extern const tni_row K64(tni_unary_rows)[TNI_U_COUNT];
-extern const tni_row K32(tni_binary_rows)[TNI_B_COUNT];
-extern const tni_row K64(tni_binary_rows)[TNI_B_COUNT];
-extern const tni_row K32(tni_ternary_rows)[TNI_T_COUNT];
-extern const tni_row K64(tni_ternary_rows)[TNI_T_COUNT];
+extern const tni_row K32(tni_unary_rows)[TNI_U_COUNT], K64(tni_unary_rows)[TNI_U_COUNT];
+extern const tni_row K32(tni_binary_rows)[TNI_B_COUNT], K64(tni_binary_rows)[TNI_B_COUNT];
+extern const tni_row K32(tni_ternary_rows)[TNI_T_COUNT], K64(tni_ternary_rows)[TNI_T_COUNT];
 /* For rows of bf16 alone, all strides 1; NULL for heavy formulas and predicates. */
-extern const tni_row K32(tni_unary_pairs)[TNI_U_COUNT];
-extern const tni_row K32(tni_binary_pairs)[TNI_B_COUNT];
+extern const tni_row K32(tni_unary_pairs)[TNI_U_COUNT], K32(tni_binary_pairs)[TNI_B_COUNT];
 /* Special rows for results that are rounded to bf16 or f16; NULL: there is none. */
 extern const tni_row K32(tni_half_unary)[TNI_U_COUNT], K32(tni_half_binary)[TNI_B_COUNT];
 #ifndef TNI_REAL_NAME
@@ -97,8 +93,7 @@ typedef struct tni_reducer {
                      int64_t col_stride, tni_acc *acc);
 } tni_reducer;
 
-extern const tni_reducer K32(tni_reducer);
-extern const tni_reducer K64(tni_reducer);
+extern const tni_reducer K32(tni_reducer), K64(tni_reducer);
 #ifndef TNI_REAL_NAME
 extern const tni_reducer K(tni_reducer);
 #endif

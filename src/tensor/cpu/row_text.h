@@ -39,8 +39,7 @@
     static void b_##name(ROW_ARGUMENTS)                                                            \
     {                                                                                              \
         OUT *y = yy;                                                                               \
-        const T *a = aa;                                                                           \
-        const T *b = bb;                                                                           \
+        const T *a = aa, *b = bb;                                                                  \
         TAKE_PARAMETERS(parameters);                                                               \
         UNUSED(cc), UNUSED(cs);                                                                    \
         if (ys == 1 && as == 1 && bs == 1) {                                                       \
@@ -62,17 +61,14 @@
     static void t_##name(ROW_ARGUMENTS)                                                            \
     {                                                                                              \
         OUT *y = yy;                                                                               \
-        const T *a = aa;                                                                           \
-        const T *b = bb;                                                                           \
-        const T *c = cc;                                                                           \
+        const T *a = aa, *b = bb, *c = cc;                                                         \
         TAKE_PARAMETERS(parameters);                                                               \
         if (ys == 1 && as == 1 && bs == 1 && cs == 1) {                                            \
             SIMD for (int64_t i = 0; i < n; i++) {                                                 \
                 y[i] = (OUT)FORMULA(t, name)(a[i], b[i], c[i], p, q);                              \
             }                                                                                      \
         } else if (ys == 1 && as == 0 && bs == 1 && cs == 0) {                                     \
-            const T a0 = n > 0 ? a[0] : (T)0;                                                      \
-            const T c0 = n > 0 ? c[0] : (T)0;                                                      \
+            const T a0 = n > 0 ? a[0] : (T)0, c0 = n > 0 ? c[0] : (T)0;                            \
             SIMD for (int64_t i = 0; i < n; i++) {                                                 \
                 y[i] = (OUT)FORMULA(t, name)(a0, b[i], c0, p, q);                                  \
             }                                                                                      \

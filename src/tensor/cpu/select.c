@@ -6,7 +6,6 @@
  * the choice.
  */
 #include "tensor/cpu/cpu.h"
-#include "tensor/internal.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -124,22 +123,16 @@ static void find_amx(void)
 static void find_amx(void) {}
 #endif
 
-static void ask_for_amx(void)
+bool tni_has_amx(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, find_amx);
-}
-
-bool tni_has_amx(void)
-{
-    ask_for_amx();
     return has_amx;
 }
 
 const char *tni_amx_why(void)
 {
-    ask_for_amx();
-    return *amx_why ? amx_why : NULL;
+    return !tni_has_amx() && *amx_why ? amx_why : NULL;
 }
 
 const tni_backend *tni_cpu_table(const char *simd)

@@ -19,9 +19,6 @@
  * sleepers. Neither look may overtake the write before it. The writes are exchanges, since qemu 7.2
  * on x86 lets a load pass a plain store of an emulated Arm program, and then nobody wakes up.
  */
-#include <errno.h>
-#include <sched.h>
-#include <time.h>
 #include <unistd.h>
 #ifdef __linux__
 #include <linux/futex.h>

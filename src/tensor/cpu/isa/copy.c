@@ -4,9 +4,6 @@
  * Equal dtypes are copied as bytes: dense runs by memcpy; transpositions (y is dense along one
  * axis, x along another) in square tiles that fit the L1 cache; else element by element.
  */
-#include <string.h>
-
-#include "tensor/cpu/cpu.h"
 #include "tensor/cpu/pointwise.h"
 #include "tensor/walk.h"
 
@@ -127,10 +124,9 @@ static void copy_chunk(void *context, int64_t begin, int64_t end)
     tni_cursor c;
     tni_cursor_seek(&c, w, begin);
     while (begin < end) {
-        int64_t n = w->size[last] - c.index[last];
+        int64_t n = TNI_MIN(w->size[last] - c.index[last], end - begin);
         char *y = j->y + c.at[0] * j->y_item;
         const char *x = j->x + c.at[1] * j->x_item;
-        if (n > end - begin) n = end - begin;
         if (j->x_dtype != j->y_dtype)
             convert_row(j, n, y, w->stride[last][0], x, w->stride[last][1]);
         else if (w->stride[last][0] == 1 && w->stride[last][1] == 1)
@@ -211,13 +207,11 @@ tn_status K(tni_copy)(const tni_copy *a)
         int64_t last = j.walk.size[j.walk.rank - 1];
         j.across_tiles = (across - 1) / TILE + 1;
         j.last_tiles = (last - 1) / TILE + 1;
-        tni_parallel(j.walk.numel / across / last * j.across_tiles * j.last_tiles,
-                     GRAIN / (TILE * TILE), transpose_chunk, &j);
-    } else {
-        longer_last(&j.walk);
-        tni_parallel(j.walk.numel, GRAIN, copy_chunk, &j);
+        return tni_parallel_args(j.walk.numel / across / last * j.across_tiles * j.last_tiles,
+                                 GRAIN / (TILE * TILE), transpose_chunk, &j);
     }
-    return TN_OK;
+    longer_last(&j.walk);
+    return tni_parallel_args(j.walk.numel, GRAIN, copy_chunk, &j);
 }
 
 /* A copy of one element. */

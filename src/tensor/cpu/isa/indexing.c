@@ -1,6 +1,5 @@
 /* indexing.c - gather and take, which only move bytes, and sort: any dtype. */
 #include "tensor/cpu/index.h"
-#include "tensor/internal.h"
 #include "tensor/walk.h"
 
 typedef struct gather_job {

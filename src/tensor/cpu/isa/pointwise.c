@@ -5,9 +5,6 @@
  * Operands of that type are read in place; others pass through buffers, TNI_BLOCK elements at a
  * time. Light functions of bf16 without gaps have rows of their own, without buffers.
  */
-#include <string.h>
-
-#include "tensor/cpu/cpu.h"
 #include "tensor/cpu/pointwise.h"
 #include "tensor/walk.h"
 
@@ -79,8 +76,7 @@ static void chunk(void *context, int64_t begin, int64_t end)
     tni_cursor c;
     tni_cursor_seek(&c, w, begin);
     while (begin < end) {
-        int64_t n = w->size[last] - c.index[last];
-        if (n > end - begin) n = end - begin;
+        int64_t n = TNI_MIN(w->size[last] - c.index[last], end - begin);
         if (j->convert)
             run_converting(j, n, &c, s);
         else
@@ -158,8 +154,8 @@ static tn_status run_walk(const formula *f, tni_row row, tni_row pairs, tn_dtype
                         ? j.item[0]
                         : (int64_t)tn_dtype_size(arrays[k]->dtype);
     }
-    tni_parallel(j.walk.numel, f->cost == TNI_HEAVY ? GRAIN_HEAVY : GRAIN_LIGHT, chunk, &j);
-    return TN_OK;
+    int64_t grain = f->cost == TNI_HEAVY ? GRAIN_HEAVY : GRAIN_LIGHT;
+    return tni_parallel_args(j.walk.numel, grain, chunk, &j);
 }
 
 /* pairs: the row for bf16 (pointwise.h), or NULL. Of the four arrays n count; the others stand in

@@ -11,9 +11,7 @@
  * 0, which would show its rounding, are added again in double, from elements that a power of two
  * brought below 1 (mend). So are the sums of means in f32 that left its range (widen).
  */
-#include "tensor/cpu/cpu.h"
 #include "tensor/cpu/pointwise.h"
-#include "tensor/internal.h"
 #include "tensor/walk.h"
 
 enum { SLICE = 32768 }; /* elements in one task, about; also in one partial result */

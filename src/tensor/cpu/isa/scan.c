@@ -6,10 +6,8 @@
  * running sums of f32 are rounded once per element. If the axis has x's smallest stride, lines are
  * processed one by one; otherwise runs of neighbouring lines advance together.
  */
-#include "tensor/cpu/cpu.h"
 #include "tensor/cpu/pointwise.h"
 #include "tensor/walk.h"
-#include "tensor/internal.h"
 
 enum { WORK = 16384 }; /* elements in a chunk, about */
 
@@ -117,8 +115,7 @@ static tn_status run(job *j, int axis, int n_arrays, const tni_array *const *arr
     j->together =
         j->walk.size[j->walk.rank - 1] > 1 && j->walk.stride[j->walk.rank - 1][0] < j->stride[0];
     j->real = tn_dtype_is_float(arrays[0]->dtype);
-    tni_parallel(j->walk.numel, TNI_MAX(WORK / j->n, (int64_t)1), chunk, j);
-    return TN_OK;
+    return tni_parallel_args(j->walk.numel, TNI_MAX(WORK / j->n, (int64_t)1), chunk, j);
 }
 
 tn_status K(tni_arg_reduce)(const tni_arg_reduce *a)

@@ -5,7 +5,6 @@
  */
 #include "tensor/cpu/dense/dense.h"
 #include "tensor/cpu/pointwise.h"
-#include "tensor/internal.h"
 #include "tensor/random.h"
 
 /* ---- memory: the library's allocator; host and device are the same --------------------------- */
@@ -19,11 +18,6 @@ static tn_status alloc(size_t nbytes, void **block)
 static tn_status move(void *to, const void *from, size_t nbytes)
 {
     if (nbytes > 0) memcpy(to, from, nbytes);
-    return TN_OK;
-}
-
-static tn_status synchronize(void)
-{
     return TN_OK;
 }
 
@@ -187,7 +181,6 @@ const tni_backend K(tni_cpu_table) = { .name = "cpu",
                                        .free = tni_free,
                                        .upload = move,
                                        .download = move,
-                                       .synchronize = synchronize,
                                        .pack = tni_cpu_gemm_pack,
                                        TNI_KERNELS(SLOT_ONCE, SLOT_ANY, SLOT_REAL, SLOT_FLOAT,
                                                    SLOT_FLOAT) };

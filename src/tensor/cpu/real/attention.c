@@ -17,13 +17,9 @@
  * times as fast, they are two products of bf16 each: p and ds are split into an upper half and the
  * rounded rest, 16 bits of precision in all. Results are rounded once, at their end.
  *
- * One query is a step of a language model, which takes as long as reading keys and values: they are
- * read where they lie, once for all heads that share them, and nothing is copied.
- *
  * A key that a query does not see adds nothing, not even 0 times its NaN: where a mask may hide
  * keys and results are not finite, products are computed again without the terms whose factor is 0.
  */
-#include "tensor/cpu/pointwise.h"
 #include "tensor/cpu/dense/dense.h"
 #include "tensor/cpu/real/rows.h"
 
@@ -189,13 +185,9 @@ static void write_rows(const attention *p, const tni_array *x, int64_t item, int
 static block block_of(const attention *p, int64_t item, int64_t first, bool careful)
 {
     int64_t n = TNI_MIN(p->keys, p->s - first);
-    block b = { item,
-                first,
-                n,
-                rows_of(p, &p->a->k, item, first, n, K_ROWS),
-                rows_of(p, &p->a->v, item, first, n, V_ROWS),
-                NULL,
-                careful };
+    block b = { .item = item, .first = first, .n = n, .careful = careful };
+    b.k = rows_of(p, &p->a->k, item, first, n, K_ROWS);
+    b.v = rows_of(p, &p->a->v, item, first, n, V_ROWS);
     b.wide = p->grad ? factor(p, b.k, n * p->d, K_WIDE) : factor(p, b.v, n * p->dv_size, V_WIDE);
     return b;
 }
@@ -444,7 +436,7 @@ static tn_status run_forward(attention *p, const tni_attention *a)
 /* ---- one query: a language model's step ------------------------------------------------------ */
 
 /* Such a step takes as long as reading keys and values. So they are read where they lie, once for
- * all heads of q that share them. */
+ * all heads of q that share them, and nothing is copied. */
 
 /* Values of so many keys; fetched so many keys ahead. */
 enum { AT_ONCE = 8, FETCHED = 32 };

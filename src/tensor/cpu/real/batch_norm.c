@@ -482,9 +482,8 @@ static void backward_columns(void *context, int64_t begin, int64_t end)
 static tn_status run(bn_job *job, tni_chunk columns, void (*planes)(bn_job *job))
 {
     if (job->s < COLUMNS_BELOW) {
-        int64_t group = group_channels(job);
-        tni_parallel((job->c + group - 1) / group, row_grain(job->n * COLUMNS, 4), columns, job);
-        return TN_OK;
+        int64_t group = group_channels(job), groups = (job->c + group - 1) / group;
+        return tni_parallel_args(groups, row_grain(job->n * COLUMNS, 4), columns, job);
     }
     cut_planes(job);
     size_t count, nbytes;
@@ -525,10 +524,7 @@ tn_status K(tni_batch_norm)(const tni_batch_norm *a)
         }
     }
     if (job.n == 0 || job.s == 0) { /* nothing to average: running statistics stay */
-        for (int64_t ch = 0; a->training && ch < job.c; ch++) {
-            job.mean[ch] = 0;
-            job.rstd[ch] = 0;
-        }
+        for (int64_t ch = 0; a->training && ch < job.c; ch++) job.mean[ch] = job.rstd[ch] = 0;
         return TN_OK;
     }
     tn_status status = run(&job, forward_columns, forward_planes);

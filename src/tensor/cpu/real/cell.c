@@ -1,12 +1,7 @@
 /* cell.c - one step of a recurrent layer for every sequence of a batch; formulas in cells.h. */
-#include "tensor/cpu/cpu.h"
 #include "tensor/cpu/real/rows.h"
 
-#ifdef TNI_REAL_IS_f32
-#define REAL_OF(name) name##_f32
-#else
-#define REAL_OF(name) name##_f64
-#endif
+#define REAL_OF(name) TNI_CAT2(name, TNI_REAL_NAME)
 #include "tensor/cells.h"
 
 /* A loop of its own for each kind, which is a constant there. */

@@ -14,7 +14,6 @@
  * and f16 are converted one at a time: the logits of a large vocabulary are the largest array of a
  * model, and a second copy of them would be its peak of memory.
  */
-#include "tensor/cpu/pointwise.h"
 #include "tensor/cpu/real/rows.h"
 
 enum { LANES = 64 };
@@ -46,8 +45,7 @@ static tn_status run(ce_job *job, int64_t n, int64_t weight, tni_chunk rows, tni
 {
     if (job->d != 1) {
         int64_t grain = row_grain(job->c * TNI_MIN(job->d, LANES), weight);
-        tni_parallel(n * job->blocks, grain, columns, job);
-        return TN_OK;
+        return tni_parallel_args(n * job->blocks, grain, columns, job);
     }
     bool narrow = tni_is_half(job->dtype) || tni_is_half(job->dx_dtype);
     job->scratch.each = narrow ? (size_t)job->c * sizeof(REAL) : 0;

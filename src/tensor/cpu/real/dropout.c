@@ -5,7 +5,6 @@
  * alone, so backward draws it again instead of keeping it. The product keeps inf * 0 = NaN, as in
  * PyTorch.
  */
-#include "tensor/cpu/cpu.h"
 #include "tensor/cpu/real/rows.h"
 #include "tensor/philox.h"
 

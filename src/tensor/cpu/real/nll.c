@@ -4,7 +4,6 @@
  *
  *   row_loss = -w[t] x[t], dx[t] = -w[t] drow; 0 elsewhere and on ignored rows
  */
-#include "tensor/cpu/cpu.h"
 #include "tensor/cpu/real/rows.h"
 
 static void nll_rows(void *context, int64_t begin, int64_t end)
@@ -25,9 +24,8 @@ static void nll_rows(void *context, int64_t begin, int64_t end)
 tn_status K(tni_nll)(const tni_nll *a)
 {
     int64_t rows = a->x.size[0] * a->x.size[2];
-    tn_status status =
-        row_check_classes("tn_nll_loss", a->target.data, rows, a->x.size[1], a->ignore, 0);
-    return status ? status : tni_parallel_args(rows, row_grain(1, 4), nll_rows, a);
+    TNI_TRY(row_check_classes("tn_nll_loss", a->target.data, rows, a->x.size[1], a->ignore, 0));
+    return tni_parallel_args(rows, row_grain(1, 4), nll_rows, a);
 }
 
 static void nll_grad_planes(void *context, int64_t begin, int64_t end)

@@ -4,7 +4,6 @@
  * The rule and its states are constant arguments of an inlined function, and all other choices
  * of the formulas are arithmetic, so each loop is straight-line code and vectorises.
  */
-#include "tensor/cpu/cpu.h"
 #include "tensor/cpu/real/rows.h"
 #include "tensor/optim_formulas.h"
 

@@ -31,8 +31,7 @@ static tn_status run(const tni_pool2d_sizes *p, plane_kernel kernel, const tni_a
 {
     pool q = { p, kernel, x->data, y->data, index, (int64_t)tn_dtype_size(x->dtype) };
     int64_t grain = TNI_MAX(1, 16384 / TNI_MAX(p->h * p->w + p->oh * p->ow, 1));
-    tni_parallel(x->size[0] * x->size[1], grain, planes, &q);
-    return TN_OK;
+    return tni_parallel_args(x->size[0] * x->size[1], grain, planes, &q);
 }
 
 /* ---- maximum --------------------------------------------------------------------------------- */
@@ -241,8 +240,7 @@ typedef struct window {
 } window;
 
 /* An average counts the padding but nothing beyond it: a window that extends further (ceil_mode)
- * counts fewer. Adaptive: output i of n takes inputs floor(i size / n) up to
- * ceil((i + 1) size / n). */
+ * counts fewer. */
 TNI_INLINE window window_of(const tni_pool2d_sizes *p, bool adaptive, int64_t i, int64_t j)
 {
     window w;

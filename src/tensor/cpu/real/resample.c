@@ -97,6 +97,5 @@ tn_status K(tni_resample)(const tni_resample *a)
     p.down = (h - 1) / p.height + 1;
     p.side = (w - 1) / WIDTH + 1;
     int64_t each = TNI_MIN(p.height, h) * TNI_MIN(w, WIDTH);
-    tni_parallel(n * p.down * p.side, TNI_MAX(PIECE / each, 1), run, &p);
-    return TN_OK;
+    return tni_parallel_args(n * p.down * p.side, TNI_MAX(PIECE / each, 1), run, &p);
 }

@@ -83,6 +83,5 @@ tn_status K(tni_rotary)(const tni_rotary *a)
     for (int k = 0; k < 4; k++) first[k].rank--;
     if (job.d == 0) return TN_OK;
     tni_walk_init(&job.rows, 4, (const tni_array *[]){ first, first + 1, first + 2, first + 3 });
-    tni_parallel(job.rows.numel, row_grain(job.d, 2), rotary_chunk, &job);
-    return TN_OK;
+    return tni_parallel_args(job.rows.numel, row_grain(job.d, 2), rotary_chunk, &job);
 }

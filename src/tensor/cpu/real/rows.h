@@ -8,20 +8,15 @@
 #define TNI_CPU_ROWS_H
 
 #include "tensor/classes.h"
-#include "tensor/cpu/cpu.h"
 #include "tensor/cpu/pointwise.h"
-#include "tensor/internal.h"
-#include "tensor/math.h"
 
 #ifdef TNI_REAL_IS_f32
 #define REAL_EXP(x) tn_exp_part_f32(x)
-#define REAL_LOG(x) tn_log_f32(x)
-#define REAL_SQRT(x) tn_sqrt_f32(x)
 #else
 #define REAL_EXP(x) tn_exp_f64(x)
-#define REAL_LOG(x) tn_log_f64(x)
-#define REAL_SQRT(x) tn_sqrt_f64(x)
 #endif
+#define REAL_LOG(x) TNI_CAT2(tn_log, TNI_REAL_NAME)(x)
+#define REAL_SQRT(x) TNI_CAT2(tn_sqrt, TNI_REAL_NAME)(x)
 #define REAL_INFINITY ((REAL)INFINITY)
 #define REAL_DTYPE (sizeof(REAL) == sizeof(float) ? TN_F32 : TN_F64)
 

@@ -5,7 +5,6 @@
  * Learning (2016), section 4.1). A row of -inf gives -inf - -inf = NaN, as in PyTorch; of keys that
  * are seen, 0.
  */
-#include "tensor/cpu/cpu.h"
 #include "tensor/cpu/real/rows.h"
 
 static void softmax_row(REAL *y, const REAL *x, int64_t c, bool seen)
