@@ -95,11 +95,10 @@ static tn_status find_target(tni_atomic_file *file, struct stat *old)
     if (!file->target) return tni_pending();
     *old = (struct stat){ 0 };
     if (!there) return TN_OK;
-    if (stat(file->target, &st) != 0) return fail(file, "cannot look at it", errno);
-    if (!S_ISREG(st.st_mode))
+    if (stat(file->target, old) != 0) return fail(file, "cannot look at it", errno);
+    if (!S_ISREG(old->st_mode))
         return refuse(file, TN_E_IO, "%s: only a regular file can be replaced",
-                      S_ISDIR(st.st_mode) ? "is a folder" : "is not a regular file");
-    *old = st;
+                      S_ISDIR(old->st_mode) ? "is a folder" : "is not a regular file");
     return TN_OK;
 }
 
@@ -199,8 +198,7 @@ tn_status tni_file_write(tni_atomic_file *file, const void *data, size_t nbytes)
     while (nbytes > 0) {
         ssize_t n = write(file->fd, at, nbytes);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return fail(file, "cannot write", errno);
-        if (n == 0) return fail(file, "cannot write", ENOSPC);
+        if (n <= 0) return fail(file, "cannot write", n < 0 ? errno : ENOSPC);
         at += n;
         nbytes -= (size_t)n;
         file->written += n;

@@ -131,9 +131,8 @@ tn_status tni_batch_read(const tni_input *in, tni_parts *parts)
     b->at = (int)at[0];
     b->parts = (int)at[1];
     b->over = at[2] != 0;
-    tn_status status = TN_OK;
-    for (int64_t k = 0; status == TN_OK && k < at[3]; k++) status = read(in, parts, buffers, k);
-    return status;
+    for (int64_t k = 0; k < at[3]; k++) TNI_TRY(read(in, parts, buffers, k));
+    return TN_OK;
 }
 
 void tni_batch_put(tni_parts *parts)

@@ -96,9 +96,8 @@ static tn_status check_module(const char *function, tn_module *model)
     for (int i = 0; i < list->n; i++) {
         const tn_entry *e = &list->entry[i];
         if (!tn_dtype_is_float(e->tensor->dtype)) continue;
-        tn_scope scope = tn_scope_begin();
-        double finite = tn_item(tn_all(tn_isfinite(e->tensor), NULL, 0, false));
-        tn_scope_end(scope);
+        double finite = 0;
+        TN_SCOPE finite = tn_item(tn_all(tn_isfinite(e->tensor), NULL, 0, false));
         if (isnan(finite)) return tni_pending();
         if (finite == 0)
             return tni_error(TN_E_INVALID,
@@ -111,10 +110,9 @@ static tn_status check_module(const char *function, tn_module *model)
 
 static tn_status check_finite(const char *function, const tni_parts *parts)
 {
-    tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < parts->n; i++)
-        if (parts->part[i].p.module) status = check_module(function, parts->part[i].p.module);
-    return status;
+    for (int i = 0; i < parts->n; i++)
+        if (parts->part[i].p.module) TNI_TRY(check_module(function, parts->part[i].p.module));
+    return TN_OK;
 }
 
 static tn_status check_generators(const char *function, const tn_checkpoint *c)
@@ -149,11 +147,11 @@ static tn_status save(const char *f, const tn_checkpoint *c, const tni_parts *pa
 tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, const char *path)
 {
     TNI_SCOPES_STAY;
+    TNI_TRY(tni_metadata_check(function, &c->metadata));
+    TNI_TRY(check_generators(function, c));
     tn_scope scope = tn_scope_begin();
-    tni_parts parts = { 0 };
-    tn_status status = tni_metadata_check(function, &c->metadata);
-    if (status == TN_OK) status = check_generators(function, c);
-    if (status == TN_OK) status = tni_parts_of(function, c, &parts);
+    tni_parts parts;
+    tn_status status = tni_parts_of(function, c, &parts);
     if (status == TN_OK && !c->allow_nonfinite) status = check_finite(function, &parts);
     if (status == TN_OK) status = save(function, c, &parts, path);
     tni_parts_free(&parts);
@@ -256,7 +254,7 @@ tn_status tni_checkpoint_verify(const char *function, const char *path, int *err
     tni_safetensors file;
     tn_status status = open_checkpoint(&file, function, path);
     *error = file.in.error;
-    if (status != TN_OK) return status;
+    TNI_TRY(status);
     status = tni_safetensors_verify(&file);
     tni_safetensors_close(&file);
     return status;

@@ -7,21 +7,20 @@
  */
 #include <dirent.h>
 #include <errno.h>
-#include <sys/types.h>
 #include <unistd.h>
 
-#include "io/file.h"
 #include "io/io.h"
 
 #define NAME_LIMIT 128 /* with step, suffix and a temporary's mark below 255 bytes */
 #define FILE_SIZE (NAME_LIMIT + 64)
+#define FILE_NAME "%s-%08" PRId64 ".safetensors" /* of a name and a step */
 #define PATH_SIZE 4096
 
 static const char latest[] = "tn_checkpoint_latest"; /* for messages: the one that most call */
 
 static void file_name(char text[FILE_SIZE], const char *name, int64_t step)
 {
-    snprintf(text, FILE_SIZE, "%s-%08" PRId64 ".safetensors", name, step);
+    snprintf(text, FILE_SIZE, FILE_NAME, name, step);
 }
 
 /* The step in a file's name, -1 for other files; *n: where the name ends and the mark of a
@@ -120,12 +119,11 @@ tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c, const char *folder
     if (c->step < 0 || keep < 0)
         return tni_error(TN_E_INVALID, "%s: step %" PRId64 ", keep %d: want numbers >= 0", __func__,
                          c->step, keep);
-    char file[FILE_SIZE], path[PATH_SIZE];
-    file_name(file, name, c->step);
-    snprintf(path, sizeof path, "%s/%s", folder, file);
+    char path[PATH_SIZE];
+    snprintf(path, sizeof path, "%s/" FILE_NAME, folder, name, c->step);
     tni_make_folders(path);
-    tn_status status = tni_checkpoint_save(__func__, c, path);
-    return status == TN_OK ? prune(__func__, folder, name, c->step, keep) : status;
+    TNI_TRY(tni_checkpoint_save(__func__, c, path));
+    return prune(__func__, folder, name, c->step, keep);
 }
 
 /* ---- the newest one -------------------------------------------------------------------------- */
@@ -141,9 +139,7 @@ typedef struct search {
 /* TN_OK: the file is whole. *next: it is damaged, try an older one. */
 static tn_status look_at(search *s, int64_t step, bool *next)
 {
-    char file[FILE_SIZE];
-    file_name(file, s->name, step);
-    snprintf(s->path, PATH_SIZE, "%s/%s", s->folder, file);
+    snprintf(s->path, PATH_SIZE, "%s/" FILE_NAME, s->folder, s->name, step);
     int error;
     tn_status status = tni_checkpoint_verify(latest, s->path, &error);
     /* an error of this process or machine does not mean a bad file */

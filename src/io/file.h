@@ -28,11 +28,11 @@ TNI_SHARED tn_status tni_errno(int error);
  * from a file may reach a terminal. Returns status. (input.c) */
 TNI_SHARED tn_status tni_file_error(tn_status status, const char *function, const char *path,
                                     const char *format, ...) TN_PRINTF(4, 5);
+/* Whether path is the name of a file, else an error naming function. (input.c) */
+TNI_SHARED tn_status tni_path_check(const char *function, const char *path);
 /* "FOLDER/FILE", in size bytes. */
 TNI_SHARED tn_status tni_path_in(const char *function, const char *folder, const char *file,
                                  char *path, size_t size);
-/* Whether path is the name of a file, else an error naming function. (input.c) */
-TNI_SHARED tn_status tni_path_check(const char *function, const char *path);
 
 /* ---- writing: the file appears whole or not at all (atomic_file.c) --------------------------- */
 

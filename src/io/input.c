@@ -56,12 +56,9 @@ tn_status tni_input_open(tni_input *in, const char *function, const char *path)
     TNI_TRY(tni_path_check(function, path));
     /* non-blocking: a pipe without a writer would block for ever; no effect on regular files */
     TNI_UNINTERRUPTED(in->fd, open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (in->fd < 0) {
-        in->error = errno;
-        return fail(in, in->error);
-    }
-    tn_status status = TN_OK;
+    if (in->fd < 0) return fail(in, in->error = errno);
     struct stat st;
+    tn_status status = TN_OK;
     if (fstat(in->fd, &st) != 0)
         status = fail(in, errno);
     else if (!S_ISREG(st.st_mode))

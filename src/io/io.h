@@ -13,6 +13,7 @@ tn_status tni_in_file(const char *function, const char *path);
 
 /* The current limits of readers. header_bytes and tensors are not zero. */
 tn_file_limits tn_get_file_limits(void);
+#define TNI_MOST_READ ": at most %" PRId64 " are read (tn_set_file_limits)" /* of a message */
 /* The most bytes that a compressed file of that size may inflate to. */
 int64_t tni_inflated_limit(int64_t file_bytes);
 /* Whether a reader would accept that many tensors and state versions; safetensors files store

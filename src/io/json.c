@@ -96,14 +96,9 @@ size_t tni_utf8(const char *text, size_t n)
 /* The value of four hexadecimal digits; -1 if they are not. */
 static int code_unit(const char *s, const char *end)
 {
-    static const char digits[] = "0123456789abcdefABCDEF";
-    int value = 0;
-    for (int i = 0; i < 4; i++) {
-        const char *digit = s + i < end ? memchr(digits, s[i], sizeof digits - 1) : NULL;
-        if (!digit) return -1;
-        value = value << 4 | (int)(digit - digits < 16 ? digit - digits : digit - digits - 6);
-    }
-    return value;
+    char digits[5] = "";
+    if (end - s >= 4) memcpy(digits, s, 4);
+    return strspn(digits, "0123456789abcdefABCDEF") == 4 ? (int)strtol(digits, NULL, 16) : -1;
 }
 
 static char *encode(char *to, int c)
@@ -177,23 +172,18 @@ const char *tni_json_key(tni_json *j)
 bool tni_json_add(tni_bytes *b, const char *text)
 {
     static const char meant[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
-    const size_t n = strlen(text);
-    if (tni_utf8(text, n) < n) return false;
+    if (text[tni_utf8(text, strlen(text))]) return false;
     tni_bytes_add(b, "\"", 1);
-    for (size_t i = 0; i < n;) {
-        size_t plain = 0;
-        while (i + plain < n && (unsigned char)text[i + plain] >= ' ' && text[i + plain] != '"' &&
-               text[i + plain] != '\\')
-            plain++;
-        tni_bytes_add(b, text + i, plain);
-        i += plain;
-        if (i == n) break;
-        const char *known = strchr(meant, text[i]);
+    for (size_t plain; *text; text++) {
+        for (plain = 0; (unsigned char)text[plain] >= ' ' && !strchr("\"\\", text[plain]);) plain++;
+        tni_bytes_add(b, text, plain);
+        text += plain;
+        if (!*text) break;
+        const char *known = strchr(meant, *text);
         if (known)
             tni_bytes_printf(b, "\\%c", letter[known - meant]);
         else
-            tni_bytes_printf(b, "\\u%04X", (unsigned char)text[i]);
-        i++;
+            tni_bytes_printf(b, "\\u%04X", (unsigned char)*text);
     }
     tni_bytes_add(b, "\"", 1);
     return true;
@@ -252,4 +242,10 @@ bool tni_json_end(tni_json *j)
     skip_space(j);
     if (!j->problem && j->at < j->end) wrong(j, "something follows it");
     return !j->problem;
+}
+
+tn_status tni_json_bad(const tni_input *in, const char *name, const tni_json *j)
+{
+    return tni_input_bad(in, "%s is not JSON: %s at byte %" PRId64, name, j->problem,
+                         (int64_t)(j->at - j->text));
 }

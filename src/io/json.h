@@ -35,6 +35,8 @@ bool tni_json_word(tni_json *j, const char *word);
 bool tni_json_skip(tni_json *j);
 /* Checks that nothing follows; else a problem. */
 bool tni_json_end(tni_json *j);
+/* TN_E_FORMAT: what the file has as NAME is not JSON; j has the problem. */
+tn_status tni_json_bad(const tni_input *in, const char *name, const tni_json *j);
 
 /* Appends text as a JSON string. False: not UTF-8, nothing was added. */
 TNI_SHARED bool tni_json_add(tni_bytes *b, const char *text);

@@ -164,25 +164,18 @@ static tn_status read_index(const tni_input *in, char *text, tni_choice *c, tn_l
             break;
     }
     if (object && status == TN_OK) tni_json_end(j);
-    if (status == TN_OK && j->problem)
-        status = tni_input_bad(in, "it is not JSON: %s at byte %" PRId64, j->problem,
-                               (int64_t)(j->at - j->text));
+    if (status == TN_OK && j->problem) status = tni_json_bad(in, "it", j);
     return status == TN_OK && maps != 1 ? no_map(in) : status;
 }
 
 static tn_list *load_index(const tni_input *in, tni_choice *c)
 {
     const int64_t most = tn_get_file_limits().header_bytes;
-    if (c->shard) {
-        tni_input_bad(in, "JSON text, named by an index: want weights");
-        return NULL;
-    }
-    if (in->size > most) {
-        tni_input_bad(
-            in, "JSON text of %" PRId64 " bytes: at most %" PRId64 " are read (tn_set_file_limits)",
-            in->size, most);
-        return NULL;
-    }
+    if (c->shard)
+        return tni_nothing(tni_input_bad(in, "JSON text, named by an index: want weights"));
+    if (in->size > most)
+        return tni_nothing(
+            tni_input_bad(in, "JSON text of %" PRId64 " bytes" TNI_MOST_READ, in->size, most));
     char *text = tni_alloc((size_t)in->size);
     tn_list *all = text ? tn_list_new() : NULL;
     tn_status status = all ? tni_input_read(in, 0, text, (size_t)in->size) : tni_pending();

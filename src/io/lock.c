@@ -13,7 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "io/file.h"
 #include "io/io.h"
 
 #define OURS "tenon " /* how the text begins: any other file is not ours */

@@ -77,9 +77,8 @@ tn_status tni_metadata_check(const char *function, const tn_metadata *m)
 
 const char *tn_metadata_get(const tn_metadata *metadata, const char *key)
 {
-    if (!metadata || !key)
-        return tni_nothing(tni_null(__func__, metadata ? "key" : "metadata",
-                                    metadata ? "a string" : "pairs of strings"));
+    if (!metadata) return tni_nothing(tni_null(__func__, "metadata", "pairs of strings"));
+    if (!key) return tni_nothing(tni_null(__func__, "key", "a string"));
     if (tni_metadata_check(__func__, metadata) != TN_OK) return NULL;
     for (int i = 0; i < metadata->n; i++)
         if (!strcmp(metadata->key[i], key)) return metadata->value[i];

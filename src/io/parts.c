@@ -45,10 +45,8 @@ static tn_status check_parts(const char *function, const tn_checkpoint *c)
                          c->n_parts < 0 ? ""
                          : c->parts     ? " with parts"
                                         : " without parts");
-    tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < c->n_parts; i++)
-        status = check_part(function, &c->parts[i], i);
-    return status;
+    for (int i = 0; i < c->n_parts; i++) TNI_TRY(check_part(function, &c->parts[i], i));
+    return TN_OK;
 }
 
 tn_status tni_parts_of(const char *function, const tn_checkpoint *c, tni_parts *parts)
@@ -148,18 +146,16 @@ static tn_status read_grads(const tni_input *in, tni_parts *parts)
 {
     tn_list *leaves = parts->leaves = tni_parts_tensors(parts, false);
     if (!leaves) return tni_pending();
-    tn_status status = TN_OK;
     if (!tni_room(&parts->grad, &parts->grad_capacity, 0, (size_t)leaves->n, sizeof *parts->grad))
         return TN_E_NOMEM;
-    for (int i = 0; status == TN_OK && i < leaves->n; i++) {
+    for (int i = 0; i < leaves->n; i++) {
         tn_tensor *leaf = leaves->entry[i].tensor;
         const tn_entry *e = tni_list_find(parts->grads.list, leaves->entry[i].name);
         parts->grad[i] = NULL;
-        if (e) status = read_grad(in, e, leaf, &parts->grad[i]);
-        if (status == TN_OK && (e || (leaf->gm && leaf->gm->grad)))
-            status = TNI_NOTIFY(grad_changes, leaf, false);
+        if (e) TNI_TRY(read_grad(in, e, leaf, &parts->grad[i]));
+        if (e || (leaf->gm && leaf->gm->grad)) TNI_TRY(TNI_NOTIFY(grad_changes, leaf, false));
     }
-    return status;
+    return TN_OK;
 }
 
 static void put_grads(const tni_parts *parts)
@@ -178,26 +174,23 @@ static tn_status save(const char *function, tn_list *list, const char *name, con
     if (!state) return tni_pending();
     char prefix[LONGEST + 2];
     snprintf(prefix, sizeof prefix, "%s.", name);
-    tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < state->n; i++) {
+    for (int i = 0; i < state->n; i++) {
         const tn_entry *e = &state->entry[i];
-        status = tni_may_change(function, e->name, TNI_AVERAGED(e->tensor->is_buffer));
-        if (status == TN_OK) status = tni_list_push(list, prefix, "", e->name, *e);
+        TNI_TRY(tni_may_change(function, e->name, TNI_AVERAGED(e->tensor->is_buffer)));
+        TNI_TRY(tni_list_push(list, prefix, "", e->name, *e));
     }
-    for (int i = -1, version;
-         status == TN_OK && (version = tni_list_next_version(state, &i)) != 0;) {
+    for (int i = -1, version; (version = tni_list_next_version(state, &i)) != 0;) {
         if (version == 1) continue; /* which no file says */
         const char *path = tni_list_path(state, i);
         char whole[TNI_NAME_LIMIT + LONGEST + 2];
         int length = snprintf(whole, sizeof whole, "%s%s%s", name, *path ? "." : "", path);
-        status = length < (int)sizeof whole
-                     ? tni_list_push_version(list, whole, version)
-                     : tni_error(TN_E_NAME,
-                                 "the path of a module has %zu bytes: %.64s...: at most "
-                                 "%d are possible",
-                                 strlen(path), path, TNI_NAME_LIMIT);
+        if (length >= (int)sizeof whole)
+            return tni_error(
+                TN_E_NAME, "the path of a module has %zu bytes: %.64s...: at most %d are possible",
+                strlen(path), path, TNI_NAME_LIMIT);
+        TNI_TRY(tni_list_push_version(list, whole, version));
     }
-    return status;
+    return TN_OK;
 }
 
 tn_status tni_parts_save(const char *function, const tni_parts *parts, tn_list *list)

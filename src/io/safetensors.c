@@ -33,13 +33,7 @@ const char *tni_safetensors_dtype_name(tn_dtype dtype)
 
 /* Error: not JSON where j stopped, or not what was wanted there. */
 #define wrong(file, j, ...)                                                                        \
-    ((j)->problem ? tni_safetensors_not_json(file, "the header", j) : bad(file, __VA_ARGS__))
-
-tn_status tni_safetensors_not_json(const tni_safetensors *file, const char *name, const tni_json *j)
-{
-    return bad(file, "%s is not JSON: %s at byte %" PRId64, name, j->problem,
-               (int64_t)(j->at - j->text));
-}
+    ((j)->problem ? tni_json_bad(&(file)->in, "the header", j) : bad(file, __VA_ARGS__))
 
 /* ---- one tensor's entry ---------------------------------------------------------------------- */
 
@@ -149,7 +143,7 @@ static tn_status read_metadata(tni_safetensors *file, tni_json *j)
         if (!added) return bad(file, "__metadata__: the key %.64s is there twice", pair.key);
         if (added < 0) return tni_pending();
     }
-    return j->problem ? tni_safetensors_not_json(file, "the header", j) : TN_OK;
+    return j->problem ? tni_json_bad(&file->in, "the header", j) : TN_OK;
 }
 
 static int by_begin(const void *a, const void *b)
@@ -189,22 +183,20 @@ static tn_status parse_header(tni_safetensors *file)
     if (memchr(file->header, 0, file->header_bytes)) return bad(file, "a zero byte in the header");
     tni_json json = tni_json_of(file->header, file->header_bytes), *j = &json;
     if (!tni_json_open(j, '{')) return wrong(file, j, "the header is not an object");
-    tn_status status = TN_OK;
     for (const char *name; tni_json_next(j, '}') && (name = tni_json_key(j));) {
         if (!strcmp(name, "__metadata__"))
-            status = read_metadata(file, j);
+            TNI_TRY(read_metadata(file, j));
         else if (file->entries.n < most)
-            status = read_entry(file, j, name);
+            TNI_TRY(read_entry(file, j, name));
         else
-            status = bad(file,
-                         "more than %" PRId64 " tensors: at most so many are read "
-                         "(tn_set_file_limits)",
-                         most);
-        if (status != TN_OK) return status;
+            return bad(file,
+                       "more than %" PRId64
+                       " tensors: at most so many are read (tn_set_file_limits)",
+                       most);
     }
-    if (!tni_json_end(j)) return tni_safetensors_not_json(file, "the header", j);
-    status = check_ranges(file);
-    return status == TN_OK ? tni_safetensors_take_up(file) : status;
+    if (!tni_json_end(j)) return tni_json_bad(&file->in, "the header", j);
+    TNI_TRY(check_ranges(file));
+    return tni_safetensors_take_up(file);
 }
 
 /* How other files begin that are mistaken for safetensors, and what they are. */
@@ -257,7 +249,21 @@ tn_status tni_safetensors_open(tni_safetensors *file, const char *function, cons
 {
     *file = (tni_safetensors){ 0 };
     TNI_TRY(tni_input_open(&file->in, function, path));
-    tn_status status = read_header(file);
+    uint64_t n = 0;
+    tn_status status =
+        file->in.size < 8
+            ? bad(file, "%" PRId64 " bytes: a safetensors file has at least 8", file->in.size)
+            : tni_input_read(&file->in, 0, &n, sizeof n);
+    if (status == TN_OK && (n < 2 || n > (uint64_t)file->in.size - 8)) status = not_one(file, n);
+    int64_t most = tn_get_file_limits().header_bytes;
+    if (status == TN_OK && n > (uint64_t)most)
+        status = bad(file, "a header of %" PRIu64 " bytes" TNI_MOST_READ, n, most);
+    if (status == TN_OK) file->header = tni_alloc((size_t)n);
+    if (file->header) file->header_bytes = (size_t)n;
+    if (status == TN_OK && !file->header) status = tni_pending();
+    if (status == TN_OK) status = tni_input_read(&file->in, 8, file->header, (size_t)n);
+    if (status == TN_OK) file->data = (int64_t)n + 8;
+    if (status == TN_OK) status = parse_header(file);
     if (status != TN_OK) tni_safetensors_close(file);
     return status;
 }
@@ -286,10 +292,9 @@ tn_tensor *tni_safetensors_tensor(tni_safetensors *file, const tni_safetensor *e
     if (!tni_file_dtype_kept(e->stored)) tni_widen(e->stored, false, data, (char *)to, n);
     if (e->dtype != TN_BOOL) return t;
     for (size_t i = 0; i < nbytes; i++)
-        if (data[i] > 1) {
-            bad(file, "%.64s: byte %zu of BOOL is %d: want 0 or 1", e->name, i, data[i]);
-            return NULL;
-        }
+        if (data[i] > 1)
+            return tni_nothing(
+                bad(file, "%.64s: byte %zu of BOOL is %d: want 0 or 1", e->name, i, data[i]));
     return t;
 }
 

@@ -93,10 +93,6 @@ bool tni_same_part(const char *a, const char *b);
 tn_status tni_safetensors_verify(tni_safetensors *file);
 /* Fills ties and versions from the metadata. (safetensors_list.c) */
 tn_status tni_safetensors_take_up(tni_safetensors *file);
-/* TN_E_FORMAT: NAME is not JSON. */
-struct tni_json;
-tn_status tni_safetensors_not_json(const tni_safetensors *file, const char *name,
-                                   const struct tni_json *j);
 
 typedef struct tni_writing {
     const tn_metadata *own, *metadata; /* the library's pairs, then the caller's; NULL: none */

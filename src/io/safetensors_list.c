@@ -69,7 +69,7 @@ static tn_status read_ties(tni_safetensors *file, char *text)
         TNI_TRY(add_tie(file, name, stored));
     }
     if (object) tni_json_end(j);
-    if (j->problem) return tni_safetensors_not_json(file, TNI_TIES, j);
+    if (j->problem) return tni_json_bad(&file->in, TNI_TIES, j);
     return object ? TN_OK : bad(file, TNI_TIES " is not an object of strings");
 }
 
@@ -77,7 +77,7 @@ static tn_status read_versions(tni_safetensors *file, char *text)
 {
     tni_json json = tni_json_of(text, strlen(text)), *j = &json;
     if (!tni_json_open(j, '{'))
-        return j->problem ? tni_safetensors_not_json(file, TNI_VERSIONS, j)
+        return j->problem ? tni_json_bad(&file->in, TNI_VERSIONS, j)
                           : bad(file, TNI_VERSIONS " is not an object of numbers");
     tni_version v;
     while (tni_json_next(j, '}') && (v.path = tni_json_key(j))) {
@@ -91,7 +91,7 @@ static tn_status read_versions(tni_safetensors *file, char *text)
         if (!added) return bad(file, TNI_VERSIONS ": %.64s is there twice", v.path);
         if (added < 0) return tni_pending();
     }
-    return tni_json_end(j) ? TN_OK : tni_safetensors_not_json(file, TNI_VERSIONS, j);
+    return tni_json_end(j) ? TN_OK : tni_json_bad(&file->in, TNI_VERSIONS, j);
 }
 
 tn_status tni_safetensors_take_up(tni_safetensors *file)
@@ -109,13 +109,10 @@ tn_status tni_safetensors_take_up(tni_safetensors *file)
     if (versions) TNI_TRY(read_versions(file, versions));
     const int64_t most = tn_get_file_limits().tensors;
     if (file->entries.n + (int64_t)file->ties.n > most)
-        return bad(file,
-                   "%d tensors and %d ties: at most %" PRId64 " are read (tn_set_file_limits)",
-                   file->entries.n, file->ties.n, most);
+        return bad(file, "%d tensors and %d ties" TNI_MOST_READ, file->entries.n, file->ties.n,
+                   most);
     if (file->versions.n > most)
-        return bad(file,
-                   TNI_VERSIONS " of %d modules: at most %" PRId64 " are read (tn_set_file_limits)",
-                   file->versions.n, most);
+        return bad(file, TNI_VERSIONS " of %d modules" TNI_MOST_READ, file->versions.n, most);
     return TN_OK;
 }
 
@@ -171,8 +168,7 @@ static tn_status add_tensors(tni_safetensors *file, const tni_map *parts)
     bool picks = false; /* if the key names anything, else all is there to be listed */
     for (int i = 0; all && all->choice && !picks && i < file->entries.n; i++)
         picks = !tni_outside(all->choice, file->entry[i].name);
-    tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < file->entries.n; i++) {
+    for (int i = 0; i < file->entries.n; i++) {
         const tni_safetensor *e = &file->entry[i];
         const char *name;
         const tni_reading *part = part_of(parts, e->name, &name);
@@ -181,20 +177,19 @@ static tn_status add_tensors(tni_safetensors *file, const tni_map *parts)
         tni_choice none = { 0 }, *choice = part->choice ? part->choice : &none;
         if (picks && tni_outside(choice, name)) continue;
         if (!tni_file_dtype_wanted(e->stored, &choice->o)) {
-            status = tni_leave_out(choice, &file->in, e->name, e->stored->safetensors, e->stored);
+            TNI_TRY(tni_leave_out(choice, &file->in, e->name, e->stored->safetensors, e->stored));
             continue;
         }
         bool skipped = part->optimizer && !tni_optim_reads(part->optimizer, name);
         entry.tensor = skipped ? described(e) : tni_safetensors_tensor(file, e);
-        status = entry.tensor ? tni_list_push(part->list, "", "", name, entry) : tni_pending();
+        TNI_TRY(entry.tensor ? tni_list_push(part->list, "", "", name, entry) : tni_pending());
     }
-    return status;
+    return TN_OK;
 }
 
 static tn_status add_ties(const tni_safetensors *file, const tni_map *parts)
 {
-    tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < file->ties.n; i++) {
+    for (int i = 0; i < file->ties.n; i++) {
         const char *tie = file->tie[i].name, *of = file->entry[file->tie[i].entry].name;
         const char *name, *stored;
         const tni_reading *part = part_of(parts, tie, &name), *other = part_of(parts, of, &stored);
@@ -203,21 +198,20 @@ static tn_status add_ties(const tni_safetensors *file, const tni_map *parts)
         const tn_entry *known = tni_list_find(part->list, stored);
         if (!known) continue;          /* it was left out */
         const tn_entry entry = *known; /* a copy: the list may move */
-        status = tni_list_push(part->list, "", "", name, entry);
+        TNI_TRY(tni_list_push(part->list, "", "", name, entry));
     }
-    return status;
+    return TN_OK;
 }
 
 /* The path of a part's module itself is the part's name. */
 static tn_status add_versions(const tni_safetensors *file, const tni_map *parts)
 {
-    tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < file->versions.n; i++) {
+    for (int i = 0; i < file->versions.n; i++) {
         const char *path;
         const tni_reading *part = part_of(parts, file->version[i].path, &path);
-        if (part) status = tni_list_push_version(part->list, path, file->version[i].version);
+        if (part) TNI_TRY(tni_list_push_version(part->list, path, file->version[i].version));
     }
-    return status;
+    return TN_OK;
 }
 
 tn_status tni_safetensors_read(tni_safetensors *file, const tni_map *parts)
