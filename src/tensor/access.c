@@ -3,6 +3,8 @@
  */
 #include "tensor/internal.h"
 
+TNI_AFTER_ERROR(int64_t, no_size, TN_NO_SIZE)
+
 int tn_rank(const tn_tensor *t)
 {
     return t ? t->shape.rank : -1;
@@ -10,20 +12,14 @@ int tn_rank(const tn_tensor *t)
 
 int64_t tn_size(const tn_tensor *t, int axis)
 {
-    if (tni_absent(t)) {
-        tni_poison("tn_size", "t");
-        return TN_NO_SIZE;
-    }
+    if (tni_absent(t)) return no_size(tni_poison("tn_size", "t"));
     axis = tni_axis("tn_size", axis, t->shape.rank);
     return axis < 0 ? TN_NO_SIZE : t->shape.size[axis];
 }
 
 int64_t tn_numel(const tn_tensor *t)
 {
-    if (tni_absent(t)) {
-        tni_poison("tn_numel", "t");
-        return TN_NO_SIZE;
-    }
+    if (tni_absent(t)) return no_size(tni_poison("tn_numel", "t"));
     return tni_shape_numel(&t->shape);
 }
 

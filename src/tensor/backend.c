@@ -5,7 +5,6 @@
  */
 #include <dlfcn.h>
 
-#include "tensor/graphs.h"
 #include "tensor/cuda_module.h"
 #include "tensor/internal.h"
 
@@ -118,7 +117,7 @@ tn_status tni_cuda_stream_of(tn_device device, void **stream)
     return tni_backend_for(device) ? cuda->stream(stream) : tni_pending();
 }
 
-const tni_graphs *tni_graphs_for(tn_device device)
+const struct tni_graphs *tni_graphs_for(tn_device device)
 {
     return device.type == TN_CUDA && tn_cuda_available() ? cuda->graphs : NULL;
 }

@@ -117,11 +117,6 @@ void tni_philox_give_back(uint64_t n_counters, uint64_t seed, uint64_t offset)
     tni_generator_unlock(g);
 }
 
-void tni_philox_get(uint64_t *seed, uint64_t *offset)
-{
-    tni_philox_take(0, seed, offset);
-}
-
 void tni_philox_set(uint64_t seed, uint64_t offset)
 {
     tn_generator *g = tn_default_generator();

@@ -256,7 +256,7 @@ void tni_philox_take(uint64_t n_counters, uint64_t *seed, uint64_t *offset);
 /* For a call that fails after reserving: returns them, unless others were reserved since. */
 void tni_philox_give_back(uint64_t n_counters, uint64_t seed, uint64_t offset);
 /* That offset, for checkpoints (the default generator's state bytes hold it too). */
-void tni_philox_get(uint64_t *seed, uint64_t *offset);
+#define tni_philox_get(seed, offset) tni_philox_take(0, seed, offset)
 void tni_philox_set(uint64_t seed, uint64_t offset);
 
 #endif

@@ -14,12 +14,6 @@
 
 #include "tensor/math.h" /* TN_FN */
 
-/* The multipliers of the 10 rounds, and the increments of the key after each. */
-#define TNI_PHILOX_M0 0xD2511F53u
-#define TNI_PHILOX_M1 0xCD9E8D57u
-#define TNI_PHILOX_W0 0x9E3779B9u
-#define TNI_PHILOX_W1 0xBB67AE85u
-
 /* Counter (c0, c1, c2, c3), key (k0, k1): the result is left in *c0 .. *c3. */
 TN_FN void tni_philox4x32(uint32_t *c0, uint32_t *c1, uint32_t *c2, uint32_t *c3, uint32_t k0,
                           uint32_t k1)
@@ -29,14 +23,14 @@ TN_FN void tni_philox4x32(uint32_t *c0, uint32_t *c1, uint32_t *c2, uint32_t *c3
 #pragma GCC unroll 10
 #endif
     for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)TNI_PHILOX_M0 * a;
-        uint64_t p1 = (uint64_t)TNI_PHILOX_M1 * c;
+        uint64_t p0 = UINT64_C(0xD2511F53) * a;
+        uint64_t p1 = UINT64_C(0xCD9E8D57) * c;
         a = (uint32_t)(p1 >> 32) ^ b ^ k0;
         b = (uint32_t)p1;
         c = (uint32_t)(p0 >> 32) ^ d ^ k1;
         d = (uint32_t)p0;
-        k0 += TNI_PHILOX_W0;
-        k1 += TNI_PHILOX_W1;
+        k0 += 0x9E3779B9u; /* the key of the next round */
+        k1 += 0xBB67AE85u;
     }
     *c0 = a;
     *c1 = b;

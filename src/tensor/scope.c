@@ -6,9 +6,6 @@
  * that releases it. Ending a scope drops its entries in reverse order. The scope stays open
  * meanwhile: dropping may call a user's function (a release, a module's free), and what that
  * creates is dropped too.
- *
- * A function that calls a user's function keeps the scopes around it open meanwhile (guard), since
- * they alone may hold what it works on.
  */
 #include "tensor/internal.h"
 
@@ -54,9 +51,7 @@ tn_scope tn_scope_begin(void)
         return (tn_scope){ -1, 0 };
     }
     if (scopes.depth == 0) scopes.lost = false;
-    frame f;
-    f.first = scopes.n;
-    f.serial = next_serial();
+    frame f = { scopes.n, next_serial() };
     scopes.frames[scopes.depth++] = f;
     return (tn_scope){ (int64_t)scopes.depth - 1, f.serial };
 }

@@ -2,8 +2,6 @@
  * tensor.c - handles and storages: making, sharing, dropping; shapes and which of them fit.
  *
  * A handle (tn_tensor) is geometry over a counted storage. Views are handles on the same storage.
- * A handle has two pointers to the autograd graph, which only src/autograd/ looks into; when the
- * last reference to the handle is dropped, they are passed to tni_graph_drop.
  */
 #include "tensor/internal.h"
 
@@ -50,19 +48,17 @@ int64_t tni_shape_numel(const tn_shape *shape)
 
 tn_status tni_size_failed(const char *function, const tn_shape *shape)
 {
-    for (int i = 0; i < TNI_MIN(shape->rank, TN_MAX_RANK); i++) {
-        if (shape->size[i] != TN_NO_SIZE) continue;
-        return tni_missing("%s: size %d of %s is what a failed tn_size gives: want a size",
-                           function, i, tni_shape_text(shape));
-    }
+    for (int i = 0; i < TNI_MIN(shape->rank, TN_MAX_RANK); i++)
+        if (shape->size[i] == TN_NO_SIZE)
+            return tni_missing("%s: size %d of %s is what a failed tn_size gives: want a size",
+                               function, i, tni_shape_text(shape));
     return TN_OK;
 }
 
 tn_status tni_shape_fits(const char *function, const tn_shape *shape)
 {
     if (TNI_LIKELY(tni_shape_numel(shape) >= 0)) return TN_OK;
-    tn_status status;
-    if ((status = tni_size_failed(function, shape)) != TN_OK) return status;
+    TNI_TRY(tni_size_failed(function, shape));
     return tni_error(TN_E_SHAPE, "%s%sa tensor of shape %s: " TNI_SHAPE_WANT, function,
                      *function ? ": " : "", tni_shape_text(shape), TN_MAX_RANK);
 }
@@ -254,10 +250,7 @@ static tn_tensor *new_for(const char *function, tn_dtype dtype, const tn_shape *
 {
     int64_t numel = tni_shape_numel(shape);
     size_t item = tn_dtype_size(dtype);
-    if (TNI_UNLIKELY(numel < 0)) {
-        tni_shape_fits(function, shape);
-        return NULL;
-    }
+    if (TNI_UNLIKELY(numel < 0)) return tni_nothing(tni_shape_fits(function, shape));
     if (item == 0)
         return tni_fail(TN_E_DTYPE, "%s%sa tensor of dtype %d: want one of tn_dtype", function,
                         *function ? ": " : "", (int)dtype);
