@@ -8,9 +8,9 @@
  *              f_avx512.
  *   others     compiled once: the parallel driver, the choice of instruction set.
  * dense/, the room of products and convolutions, has files of each kind (dense.h).
- * Kernels contain no parallel regions: they pass chunks to tni_parallel, and allocate nothing inside
- * of them. Chunk borders depend only on sizes, and partial sums are combined in index order, so the
- * bits do not depend on the number of threads.
+ * Kernels contain no parallel regions: they pass chunks to tni_parallel, in which nothing is
+ * allocated. Chunk borders depend only on sizes, and partial sums are combined in index order, so
+ * the bits do not depend on the number of threads.
  */
 #ifndef TNI_CPU_H
 #define TNI_CPU_H

@@ -308,10 +308,7 @@ static thread_pool *pool_of(int members)
     t = aligned_alloc(64, (nbytes + 63) / 64 * 64);
     if (!t) return NULL;
     memset(t, 0, nbytes);
-    if (pthread_setspecific(at_thread_end, t) != 0) {
-        free(t);
-        return NULL;
-    }
+    if (pthread_setspecific(at_thread_end, t) != 0) return free(t), NULL;
     t->wanted = members - 1;
     t->spins = members <= tni_processors();
     start_helpers(t);

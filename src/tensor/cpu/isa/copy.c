@@ -149,8 +149,7 @@ static void transpose_chunk(void *context, int64_t begin, int64_t end)
         int64_t outer = t / j->last_tiles / j->across_tiles;
         int64_t na = w->size[last] - a < TILE ? w->size[last] - a : TILE;
         int64_t nb = w->size[j->across] - b < TILE ? w->size[j->across] - b : TILE;
-        int64_t y = a + b * w->stride[j->across][0];
-        int64_t x = a * w->stride[last][1] + b;
+        int64_t y = a + b * w->stride[j->across][0], x = a * w->stride[last][1] + b;
         for (int d = last - 1; d >= 0; d--) {
             if (d == j->across) continue;
             y += outer % w->size[d] * w->stride[d][0];
@@ -203,8 +202,7 @@ tn_status K(tni_copy)(const tni_copy *a)
         j.type = TN_I64;
     j.across = j.y_dtype == j.x_dtype ? transposed_axis(&j.walk) : -1;
     if (j.across >= 0) {
-        int64_t across = j.walk.size[j.across];
-        int64_t last = j.walk.size[j.walk.rank - 1];
+        int64_t across = j.walk.size[j.across], last = j.walk.size[j.walk.rank - 1];
         j.across_tiles = (across - 1) / TILE + 1;
         j.last_tiles = (last - 1) / TILE + 1;
         return tni_parallel_args(j.walk.numel / across / last * j.across_tiles * j.last_tiles,

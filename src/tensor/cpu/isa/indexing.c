@@ -18,8 +18,8 @@ static void gather_elements(void *context, int64_t begin, int64_t end)
     size_t size = tn_dtype_size(a->x.dtype);
     tni_cursor c;
     tni_cursor_seek(&c, w, begin);
-    while (begin < end) {
-        int64_t n = TNI_MIN(w->size[last] - c.index[last], end - begin);
+    for (int64_t n; begin < end; begin += n, tni_cursor_step(&c, w, n)) {
+        n = TNI_MIN(w->size[last] - c.index[last], end - begin);
         const int64_t *id = (const int64_t *)a->index.data + c.at[1];
         const int64_t at_y = c.at[0], at_x = c.at[2];
         for (int64_t j = 0; j < n; j++) {
@@ -27,8 +27,6 @@ static void gather_elements(void *context, int64_t begin, int64_t end)
             move((char *)a->y.data + (size_t)(at_y + j * y_step) * size,
                  (const char *)a->x.data + (size_t)from * size, size);
         }
-        begin += n;
-        tni_cursor_step(&c, w, n);
     }
 }
 

@@ -134,8 +134,7 @@ static void tasks(void *context, int64_t first, int64_t last)
 {
     const job *j = context;
     for (int64_t t = first; t < last; t++) {
-        int64_t slice = t / j->units;
-        int64_t unit = t % j->units;
+        int64_t slice = t / j->units, unit = t % j->units;
         int64_t begin = slice * j->slice;
         int64_t end = TNI_MIN(begin + j->slice, j->reduced.numel);
         tni_acc *to = j->slices > 1 ? j->partial + slice * j->kept.numel : j->acc;
@@ -153,10 +152,9 @@ static void combine(void *context, int64_t first, int64_t last)
 {
     const job *j = context;
     memcpy(j->acc + first, j->partial + first, (size_t)(last - first) * sizeof(tni_acc));
-    for (int64_t s = 1; s < j->slices; s++) {
+    for (int64_t s = 1; s < j->slices; s++)
         j->reducer->combine(j->pass, last - first, j->acc + first,
                             j->partial + s * j->kept.numel + first);
-    }
 }
 
 static void run_pass(job *j, tni_pass pass, tni_acc *acc, const tni_acc *center)
@@ -345,10 +343,8 @@ tn_status K(tni_reduce)(const tni_reduce *a)
     bool spread = f == TNI_R_var || f == TNI_R_std, centered = spread || f == TNI_R_logsumexp;
     bool powers = f == TNI_R_norm && j.p != 1.0 && j.p != INFINITY;
     size_t rows = (size_t)(j.slices > 1 ? j.slices : 0) + (centered || powers ? 2 : 1);
-    size_t acc_bytes;
-    size_t bytes;
-    if (!tni_mul_size((size_t)j.kept.numel, sizeof(tni_acc), &acc_bytes) ||
-        !tni_mul_size(acc_bytes, rows, &bytes))
+    size_t acc_bytes = (size_t)j.kept.numel * sizeof(tni_acc), bytes;
+    if (!tni_mul_size(acc_bytes, rows, &bytes))
         return tni_error(TN_E_NOMEM, "reduce: partial results do not fit in memory");
     tni_acc few[8]; /* small reductions need no memory */
     tni_acc *acc = bytes <= sizeof few ? few : tni_alloc(bytes);

@@ -1,6 +1,5 @@
 /*
- * scan.c - along one axis: the first extreme with its index, and running sums
- * and products.
+ * scan.c - along one axis: the first extreme with its index, and running sums and products.
  *
  * Elements pass through buffers of double or int64_t, so that one loop serves every dtype and
  * running sums of f32 are rounded once per element. If the axis has x's smallest stride, lines are

@@ -240,8 +240,7 @@ static void normalise_planes(void *context, int64_t begin, int64_t end)
     REAL buffer[BLOCK];
     for (int64_t item = begin; item < end; item++) {
         piece r = pieces_of(job, item);
-        REAL mean = job->mean[r.ch];
-        REAL scale = scale_of(job, r.ch);
+        REAL mean = job->mean[r.ch], scale = scale_of(job, r.ch);
         REAL shift = job->b ? job->b[r.ch] : 0;
         while (next_piece(job, &r)) {
             const int64_t at = r.at, m = r.m;
@@ -266,8 +265,7 @@ static void train_planes(void *context, int64_t begin, int64_t end)
 
 static void forward_planes(bn_job *job)
 {
-    int64_t items = job->c * job->blocks;
-    int64_t grain = row_grain(job->block_n * job->s, 4);
+    int64_t items = job->c * job->blocks, grain = row_grain(job->block_n * job->s, 4);
     if (!job->training) {
         tni_parallel(items, grain, normalise_planes, job);
     } else if (job->blocks == 1) {
@@ -344,8 +342,7 @@ static void grad_planes_fused(void *context, int64_t begin, int64_t end)
 static void backward_planes(bn_job *job)
 {
     bool sums = job->training || job->dw || job->db;
-    int64_t items = job->c * job->blocks;
-    int64_t grain = row_grain(job->block_n * job->s, 3);
+    int64_t items = job->c * job->blocks, grain = row_grain(job->block_n * job->s, 3);
     if (sums && job->dx && job->blocks == 1) {
         tni_parallel(items, grain, grad_planes_fused, job);
     } else {
@@ -382,8 +379,7 @@ static void forward_columns(void *context, int64_t begin, int64_t end)
     for (int64_t group = begin; group < end; group++) {
         int64_t ch = group * group_channels(job);
         int64_t channels = TNI_MIN(group_channels(job), job->c - ch);
-        int64_t m = channels * job->s;
-        int64_t first = ch * job->s;
+        int64_t m = channels * job->s, first = ch * job->s;
         REAL buffer[COLUMNS], mean[COLUMNS];
         if (job->training) {
             double sum[COLUMNS] = { 0 };
@@ -434,8 +430,7 @@ static void backward_columns(void *context, int64_t begin, int64_t end)
     for (int64_t group = begin; group < end; group++) {
         int64_t ch = group * group_channels(job);
         int64_t channels = TNI_MIN(group_channels(job), job->c - ch);
-        int64_t m = channels * job->s;
-        int64_t first = ch * job->s;
+        int64_t m = channels * job->s, first = ch * job->s;
         REAL buffer[2][COLUMNS], mean[COLUMNS];
         double g[COLUMNS] = { 0 }, gx[COLUMNS] = { 0 };
         spread(job, job->mean, ch, m, mean);
@@ -449,9 +444,8 @@ static void backward_columns(void *context, int64_t begin, int64_t end)
                 gx[k] += d * ((double)x[k] - (double)mean[k]);
             }
         }
-        double sum_g[COLUMNS];
+        double sum_g[COLUMNS], sum_gx[COLUMNS];
         fold(job, g, m, sum_g);
-        double sum_gx[COLUMNS];
         fold(job, gx, m, sum_gx);
         for (int64_t j = 0; j < channels; j++) finish_grad(job, ch + j, sum_g[j], sum_gx[j]);
         if (!job->dx) continue;
@@ -486,10 +480,8 @@ static tn_status run(bn_job *job, tni_chunk columns, void (*planes)(bn_job *job)
         return tni_parallel_args(groups, row_grain(job->n * COLUMNS, 4), columns, job);
     }
     cut_planes(job);
-    size_t count, nbytes;
-    if (!tni_mul_size((size_t)job->c, (size_t)job->blocks, &count) ||
-        !tni_mul_size(TNI_MAX(count, 8), 2 * sizeof(double), &nbytes))
-        return tni_error(TN_E_NOMEM, "tn_batch_norm: %" PRId64 " channels are too many", job->c);
+    /* fits: there are fewer than 2^60 channels, and one block if there are more than 15 */
+    size_t count = (size_t)(job->c * job->blocks), nbytes = TNI_MAX(count, 8) * 2 * sizeof(double);
     job->partial = tni_alloc(nbytes);
     if (!job->partial) return TN_E_NOMEM;
     job->partial2 = job->partial + count;

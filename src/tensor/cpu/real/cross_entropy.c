@@ -120,8 +120,7 @@ static void columns_forward(void *context, int64_t begin, int64_t end)
     const ce_job *job = context;
     int64_t c = job->c, d = job->d;
     for (int64_t item = begin; item < end; item++) {
-        int64_t i = item / job->blocks;
-        int64_t k0 = item % job->blocks * LANES;
+        int64_t i = item / job->blocks, k0 = item % job->blocks * LANES;
         int64_t m = TNI_MIN(d - k0, LANES);
         const REAL *restrict x = (const REAL *)job->x + i * c * d + k0;
         REAL top[LANES], sum[LANES];
@@ -218,8 +217,7 @@ static void columns_backward(void *context, int64_t begin, int64_t end)
     const ce_job *job = context;
     int64_t c = job->c, d = job->d;
     for (int64_t item = begin; item < end; item++) {
-        int64_t i = item / job->blocks;
-        int64_t k0 = item % job->blocks * LANES;
+        int64_t i = item / job->blocks, k0 = item % job->blocks * LANES;
         int64_t m = TNI_MIN(d - k0, LANES);
         int64_t row = i * d + k0;
         REAL *restrict dx = (REAL *)job->dx + i * c * d + k0;

@@ -70,8 +70,7 @@ static void take_add_columns(void *context, int64_t begin, int64_t end)
     const tni_take_add *a = context;
     int64_t blocks = blocks_of(a), v = a->x.size[1], n = a->y.size[1], inner = a->x.size[2];
     for (int64_t item = begin; item < end; item++) {
-        int64_t outer = item / blocks;
-        int64_t first = item % blocks * COLUMNS;
+        int64_t outer = item / blocks, first = item % blocks * COLUMNS;
         int64_t m = TNI_MIN(COLUMNS, inner - first);
         REAL *x = (REAL *)a->x.data + outer * v * inner + first;
         const REAL *y = (const REAL *)a->y.data + outer * n * inner + first;

@@ -27,10 +27,8 @@ static void call(const tn_optim_type *type, const tni_optim_tensor *t, int64_t b
     REAL *state[] = { t->s0, t->s1, t->s2 };
     for (int s = 0; s < 3; s++)
         if (state[s]) state[s] += begin;
-    _Generic((REAL)0, float
-             : type->formula_f32, double
-             : type->formula_f64)(end - begin, (REAL *)t->p + begin, (const REAL *)t->g + begin,
-                                  state, t->numbers);
+    type->TNI_CAT2(formula, TNI_REAL_NAME)(end - begin, (REAL *)t->p + begin,
+                                           (const REAL *)t->g + begin, state, t->numbers);
 }
 
 void K(tni_optim_span)(const tn_optim_type *type, const tni_optim_tensor *t, int64_t begin,

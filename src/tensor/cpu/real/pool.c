@@ -87,10 +87,8 @@ TNI_INLINE void wider(const REAL *restrict x, const int32_t *restrict at, int64_
                       void *restrict y, int32_t *restrict index, bool narrow)
 {
     for (int64_t j = 0; j < n; j++) {
-        REAL a = x[2 * j];
-        REAL b = x[2 * j + 1];
-        int32_t i = at[2 * j];
-        int32_t k = at[2 * j + 1];
+        REAL a = x[2 * j], b = x[2 * j + 1];
+        int32_t i = at[2 * j], k = at[2 * j + 1];
         bool later = (b != b) & ((a == a) | (k > i)); /* of several NaN the last one wins */
         bool take = (b > a) | later | ((b == a) & (k < i));
         put(y, j, take ? b : a, narrow);

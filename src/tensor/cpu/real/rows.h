@@ -144,7 +144,6 @@ typedef struct moments {
 } moments;
 
 #define LEAST_VARIANCE 0x1p-100 /* below, or not finite, the sums above may have left f32's range */
-tn_status TNI_CAT2(tni_reduce, TNI_ISA)(const tni_reduce *a);
 static inline tn_status wide_moments(const tni_array *x, double eps, moments *m)
 {
     tni_reduce a = { .x = *x, .p = &(double){ 0 } };

@@ -171,14 +171,13 @@ static void sort_chunk(void *context, int64_t begin, int64_t end)
     size_t size = tn_dtype_size(a->x.dtype);
     tni_cursor c;
     tni_cursor_seek(&c, &job->walk, begin);
-    for (int64_t line = begin; line < end; line++) {
+    for (int64_t line = begin; line < end; line++, tni_cursor_step(&c, &job->walk, 1)) {
         int64_t *index = (int64_t *)a->index.data + c.at[0];
         const char *x = (const char *)a->x.data + (size_t)c.at[1] * size;
         if (a->x.dtype == TN_BOOL)
             sort_flags(job, index, (const uint8_t *)x);
         else
             sort_line(job, index, x);
-        if (line + 1 < end) tni_cursor_step(&c, &job->walk, 1);
     }
 }
 
