@@ -239,12 +239,10 @@ tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path)
     tni_parts parts = { 0 };
     tn_status status = check_generators(__func__, c);
     if (status == TN_OK) status = tni_parts_of(__func__, c, &parts);
-    tni_safetensors file;
+    tni_safetensors file = { .in.fd = -1 };
     if (status == TN_OK) status = open_checkpoint(&file, __func__, path);
-    if (status == TN_OK) {
-        status = load(&file, c, &parts);
-        tni_safetensors_close(&file);
-    }
+    if (status == TN_OK) status = load(&file, c, &parts);
+    tni_safetensors_close(&file);
     tni_parts_free(&parts);
     return status;
 }
@@ -254,8 +252,7 @@ tn_status tni_checkpoint_verify(const char *function, const char *path, int *err
     tni_safetensors file;
     tn_status status = open_checkpoint(&file, function, path);
     *error = file.in.error;
-    TNI_TRY(status);
-    status = tni_safetensors_verify(&file);
+    if (status == TN_OK) status = tni_safetensors_verify(&file);
     tni_safetensors_close(&file);
     return status;
 }

@@ -77,8 +77,7 @@ typedef struct tni_input {
 
 /* Opens a regular file. */
 tn_status tni_input_open(tni_input *in, const char *function, const char *path);
-/* Exactly nbytes from offset: an interrupted read goes on, a file that became shorter is an error.
- */
+/* Exactly nbytes from offset: an interrupted read goes on, a file that got shorter is an error. */
 tn_status tni_input_read(const tni_input *in, int64_t offset, void *data, size_t nbytes);
 void tni_input_close(tni_input *in);
 /* Errors about it; TN_E_FORMAT. */

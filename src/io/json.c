@@ -174,8 +174,10 @@ bool tni_json_add(tni_bytes *b, const char *text)
     static const char meant[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
     if (text[tni_utf8(text, strlen(text))]) return false;
     tni_bytes_add(b, "\"", 1);
-    for (size_t plain; *text; text++) {
-        for (plain = 0; (unsigned char)text[plain] >= ' ' && !strchr("\"\\", text[plain]);) plain++;
+    for (; *text; text++) {
+        size_t plain = 0;
+        while ((unsigned char)text[plain] >= ' ' && text[plain] != '"' && text[plain] != '\\')
+            plain++;
         tni_bytes_add(b, text, plain);
         text += plain;
         if (!*text) break;

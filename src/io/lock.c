@@ -34,8 +34,7 @@ static tn_status fail(const char *path, int error)
 /* The path of the lock file: inside a folder or beside a file, links resolved. 0 or an errno. */
 static int name_of(const char *path, char name[PATH_MAX])
 {
-    char real[PATH_MAX];
-    char folder[PATH_MAX];
+    char real[PATH_MAX], folder[PATH_MAX];
     struct stat st;
     const char *slash = strrchr(path, '/');
     const char *base = slash ? slash + 1 : path;

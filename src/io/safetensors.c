@@ -148,8 +148,7 @@ static tn_status read_metadata(tni_safetensors *file, tni_json *j)
 
 static int by_begin(const void *a, const void *b)
 {
-    const tni_safetensor *x = *(tni_safetensor *const *)a;
-    const tni_safetensor *y = *(tni_safetensor *const *)b;
+    const tni_safetensor *x = *(tni_safetensor *const *)a, *y = *(tni_safetensor *const *)b;
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
     return (x->end > y->end) - (x->end < y->end);
 }
@@ -201,8 +200,7 @@ static tn_status parse_header(tni_safetensors *file)
 
 /* How other files begin that are mistaken for safetensors, and what they are. */
 static const struct {
-    const char *begin;
-    const char *what;
+    const char *begin, *what;
 } others[] = {
     { "{", "JSON text" },
     { "<", "a page of HTML or XML, as a failed download leaves" },

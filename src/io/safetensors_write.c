@@ -290,7 +290,7 @@ static tn_status collect(const char *function, const tn_list *list, item *items,
     const bool every_key = o->every_key, checkpoint = has_key(o->own, TNI_CHECKPOINT);
     for (int i = 0; i < list->n; i++) {
         const tn_entry *e = &list->entry[i];
-        items[i] = (item){ e->name, e->name, e->tensor, 0 };
+        items[i] = (item){ e->name, e->name, e->tensor, tni_bytes_of(e->tensor) };
         if (!e->tensor || tni_none(e->tensor))
             return tni_error(TN_E_INVALID, "%s: %s is absent: want a tensor", function, e->name);
         size_t length = strlen(e->name);
@@ -299,9 +299,6 @@ static tn_status collect(const char *function, const tn_list *list, item *items,
                              "%s: a tensor is named \"%.64s\": want 1 to %d bytes other than "
                              "__metadata__",
                              function, e->name, TNI_NAME_LIMIT);
-        if (!tni_mul_size((size_t)tni_shape_numel(&e->tensor->shape),
-                          tn_dtype_size(e->tensor->dtype), &items[i].nbytes))
-            return tni_error(TN_E_INVALID, "%s: %s: too large for a file", function, e->name);
     }
     tni_sort(items, (size_t)list->n, sizeof *items, by_place);
     for (int i = 1; i < list->n && !every_key; i++)

@@ -14,8 +14,7 @@ tn_status tni_in_file(const char *function, const char *path)
 
 bool tni_ends_in(const char *path, const char *end)
 {
-    size_t n = path ? strlen(path) : 0;
-    size_t k = strlen(end);
+    size_t n = path ? strlen(path) : 0, k = strlen(end);
     return n >= k && !strcmp(path + n - k, end);
 }
 
