@@ -67,8 +67,7 @@ uint64_t tn_version(const tn_tensor *t)
 
 tn_status tn_set_name(tn_tensor *t, const char *name)
 {
-    if (tni_absent(t)) return tni_poison("tn_set_name", "t");
-    if (!name) return tni_poison("tn_set_name", "name");
+    if (tni_absent(t) || !name) return tni_poison(__func__, tni_absent(t) ? "t" : "name");
     char cut[64];
     snprintf(cut, sizeof cut, "%s", name);
     char *copy = tni_strdup(cut);
@@ -239,9 +238,8 @@ tn_status tni_bytes_fit(const char *function, const tn_tensor *t, size_t nbytes,
 {
     if (tn_dtype_size(dtype) == 0)
         return tni_error(TN_E_DTYPE, "%s: dtype %d: want one of tn_dtype", function, (int)dtype);
-    size_t wanted;
-    if (!tni_mul_size((size_t)tni_shape_numel(&t->shape), tn_dtype_size(dtype), &wanted) ||
-        nbytes != wanted)
+    size_t wanted = (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(dtype);
+    if (nbytes != wanted)
         return tni_error(TN_E_SHAPE, "%s: %zu bytes for %s as %s: want %zu", function, nbytes,
                          tni_text(t), tn_dtype_name(dtype), wanted);
     return TN_OK;

@@ -7,24 +7,17 @@
 /* All elements as dtype in a new block of nbytes, for tni_free. NULL with a message. */
 static void *values_of(const tn_tensor *t, tn_dtype dtype, size_t *nbytes)
 {
-    if (!tni_mul_size((size_t)tni_shape_numel(&t->shape), tn_dtype_size(dtype), nbytes))
-        return tni_fail(TN_E_SHAPE, "the values of %s as %s: want fewer than 2^64 bytes",
-                        tni_text(t), tn_dtype_name(dtype));
+    *nbytes = (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(dtype); /* fits: any shape's do */
     void *values = tni_alloc(*nbytes);
-    if (values && tn_copy_out(t, values, *nbytes, dtype) != TN_OK) {
-        tni_free(values, *nbytes);
-        return NULL;
-    }
+    if (values && tn_copy_out(t, values, *nbytes, dtype) != TN_OK)
+        return tni_free(values, *nbytes), NULL;
     return values;
 }
 
 uint64_t tn_hash(const tn_tensor *t)
 {
     uint64_t hash = TNI_NO_HASH;
-    if (!t) {
-        tni_poison("tn_hash", "t");
-        return 0;
-    }
+    if (!t) return tni_poison("tn_hash", "t"), 0;
     if (tni_none(t)) return hash;
     hash = tni_hash(hash, &(int32_t){ t->shape.rank }, sizeof(int32_t));
     hash = tni_hash(hash, t->shape.size, (size_t)t->shape.rank * sizeof *t->shape.size);

@@ -7,10 +7,6 @@
 
 #include "tensor/kernels.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define TNI_CUDA_FILE "libtenon-cuda.so"
 #define TNI_CUDA_SYMBOL "tenon_cuda_open"
 /* If these are equal, both sides were built from the same source. */
@@ -42,7 +38,4 @@ tn_status tni_cuda_stream_of(tn_device device, void **stream);
 /* Whether the module was opened, or is known to be missing. */
 bool tni_cuda_asked(void);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -69,10 +69,7 @@ void tn_generator_seed(tn_generator *g, uint64_t seed)
 
 uint32_t tn_generator_u32(tn_generator *g)
 {
-    if (!g) {
-        tni_poison("tn_generator_u32", "g");
-        return 0;
-    }
+    if (!g) return tni_poison("tn_generator_u32", "g"), 0;
     if (tni_host_refused("tn_generator_u32", "draws a number on the host",
                          "it drawn into an input of tn_capture_run"))
         return 0;

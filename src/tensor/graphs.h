@@ -11,10 +11,6 @@
 
 #include "tensor/kernels.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* What a step needs in bytes, measured in a run that was not captured. */
 typedef struct tni_graph_size {
     uint64_t memory; /* highest use of device memory above what was in use before */
@@ -46,7 +42,4 @@ typedef struct tni_graphs {
     tn_status (*collect)(struct tni_transfer *way, void *host, size_t nbytes);
 } tni_graphs;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

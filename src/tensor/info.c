@@ -22,14 +22,12 @@
 #define OPTIMISED "not optimised"
 #endif
 
-#if defined(__SANITIZE_ADDRESS__)
-#define SANITISED ", address sanitizer"
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SANITISED ", address sanitizer"
+#if !defined(__has_feature)
+#define __has_feature(x) 0
 #endif
-#endif
-#ifndef SANITISED
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+#define SANITISED ", address sanitizer"
+#else
 #define SANITISED ""
 #endif
 

@@ -25,10 +25,8 @@
 
 #if defined(__CUDACC__)
 #define TN_FN static __host__ __device__ __forceinline__
-#elif defined(__GNUC__)
-#define TN_FN static inline __attribute__((always_inline, unused))
 #else
-#define TN_FN static inline
+#define TN_FN static inline __attribute__((always_inline, unused))
 #endif
 
 /* x + p (y - x), from y's end for p >= .5: a pointwise function, and an update of averages. */
@@ -243,8 +241,7 @@ TN_LOG1P(double, f64)
 
 TN_FN float tn_tanh_f32(float x)
 {
-    float a = tn_abs_f32(x);
-    float s = x * x;
+    float a = tn_abs_f32(x), s = x * x;
     float p = TN_POLY_5(s, -0x1.835bcap-8f, 0x1.54f2acp-6f, -0x1.b8a1e4p-5f, 0x1.1109f6p-3f,
                         -0x1.555540p-2f);
     float small = a + a * s * p;
@@ -255,8 +252,7 @@ TN_FN float tn_tanh_f32(float x)
 
 TN_FN double tn_tanh_f64(double x)
 {
-    double a = tn_abs_f64(x);
-    double s = x * x;
+    double a = tn_abs_f64(x), s = x * x;
     double q = s + 1.12811678491632931402e2;
     double p = TN_POLY_3(s, -9.64399179425052238628e-1, -9.92877231001918586564e1,
                          -1.61468768441708447952e3);
@@ -272,8 +268,7 @@ TN_FN double tn_tanh_f64(double x)
 
 TN_FN float tn_erf_f32(float x)
 {
-    float a = tn_abs_f32(x);
-    float s = x * x;
+    float a = tn_abs_f32(x), s = x * x;
     float p = TN_POLY_6(s, -0x1.3825c8p-11f, 0x1.46c234p-8f, -0x1.b676cap-6f, 0x1.ce1904p-4f,
                         -0x1.8126dcp-2f, 0x1.06eba6p-3f);
     float small = a + a * p;
@@ -287,8 +282,7 @@ TN_FN float tn_erf_f32(float x)
 /* G(x) = e^(x^2) erfc(x) as a polynomial in w = (x - 2) / (x + 2), 1 <= x <= 6. */
 TN_FN double tn_erf_f64(double x)
 {
-    double a = tn_abs_f64(x);
-    double s = x * x;
+    double a = tn_abs_f64(x), s = x * x;
     double p = TN_POLY_12(s, -0x1.abae534b30fd0p-31, 0x1.d71b12af28362p-27, -0x1.5c07277a880e8p-23,
                           0x1.b97fd3f1091a3p-20, -0x1.f4ca4d71b5f0fp-17, 0x1.f9a2baa929b3ap-14,
                           -0x1.c02db03dd9022p-11, 0x1.565bccf92b3d7p-8, -0x1.b82ce311fa945p-6,
@@ -318,8 +312,7 @@ TN_FN float tn_from_bf16(uint16_t h)
     return tn_from_bits_f32((uint32_t)h << 16);
 }
 
-/* x rounded to nearest even, in the upper half; NaN stays a quiet NaN. The lower half is left over.
- */
+/* x rounded to nearest even, in the upper half; NaN stays a quiet NaN. The lower is left over. */
 TN_FN uint32_t tn_rounded_bf16(float x)
 {
     uint32_t u = tn_bits_f32(x);

@@ -23,8 +23,7 @@ TN_FN void tni_philox4x32(uint32_t *c0, uint32_t *c1, uint32_t *c2, uint32_t *c3
 #pragma GCC unroll 10
 #endif
     for (int round = 0; round < 10; round++) {
-        uint64_t p0 = UINT64_C(0xD2511F53) * a;
-        uint64_t p1 = UINT64_C(0xCD9E8D57) * c;
+        uint64_t p0 = UINT64_C(0xD2511F53) * a, p1 = UINT64_C(0xCD9E8D57) * c;
         a = (uint32_t)(p1 >> 32) ^ b ^ k0;
         b = (uint32_t)p1;
         c = (uint32_t)(p0 >> 32) ^ d ^ k1;

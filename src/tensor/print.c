@@ -184,10 +184,7 @@ static void emit_summary(sink *s, const tn_tensor *t)
 static tn_status write_tensor(sink *s, const tn_tensor *t)
 {
     size_t at = 0;
-    if (tni_none(t)) {
-        emit(s, "none");
-        return TN_OK;
-    }
+    if (tni_none(t)) return emit(s, "none"), TN_OK;
     if (tni_shape_numel(&t->shape) == 0) {
         emit(s, "[]");
         emit_summary(s, t);

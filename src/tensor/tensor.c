@@ -217,10 +217,7 @@ static inline tn_tensor *handle_new(tni_storage *s, tn_dtype dtype, const tn_sha
                                     const int64_t *stride, int64_t offset)
 {
     tn_tensor *t = tni_alloc_counted(sizeof *t, NULL, &live);
-    if (!t) {
-        tni_storage_drop(s);
-        return NULL;
-    }
+    if (!t) return tni_storage_drop(s), NULL;
     atomic_init(&t->refs, 1);
     t->dtype = dtype;
     t->storage = s;
