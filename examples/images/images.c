@@ -60,7 +60,7 @@ static void open_folders(void)
            training->n, training->n_classes, validation->n);
 }
 
-/* What both kinds of samples end with. Mean and deviation: ImageNet's, as published weights want. */
+/* What both kinds of samples end with: ImageNet's mean and deviation, as published weights want. */
 static tn_status put(tn_sample *s, tn_tensor *x, int64_t label)
 {
     static const double mean[] = { 0.485, 0.456, 0.406 }, std[] = { 0.229, 0.224, 0.225 };
