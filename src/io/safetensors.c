@@ -232,10 +232,7 @@ static tn_status read_header(tni_safetensors *file)
     TNI_TRY(tni_input_read(&file->in, 0, &n, sizeof n));
     if (n < 2 || n > (uint64_t)size - 8) return not_one(file, n);
     if (n > (uint64_t)most)
-        return bad(file,
-                   "a header of %" PRIu64 " bytes: at most %" PRId64
-                   " are read (tn_set_file_limits)",
-                   n, most);
+        return bad(file, "a header of %" PRIu64 " bytes" TNI_MOST_READ, n, most);
     if (!(file->header = tni_alloc((size_t)n))) return tni_pending();
     file->header_bytes = (size_t)n;
     TNI_TRY(tni_input_read(&file->in, 8, file->header, (size_t)n));
@@ -247,21 +244,7 @@ tn_status tni_safetensors_open(tni_safetensors *file, const char *function, cons
 {
     *file = (tni_safetensors){ 0 };
     TNI_TRY(tni_input_open(&file->in, function, path));
-    uint64_t n = 0;
-    tn_status status =
-        file->in.size < 8
-            ? bad(file, "%" PRId64 " bytes: a safetensors file has at least 8", file->in.size)
-            : tni_input_read(&file->in, 0, &n, sizeof n);
-    if (status == TN_OK && (n < 2 || n > (uint64_t)file->in.size - 8)) status = not_one(file, n);
-    int64_t most = tn_get_file_limits().header_bytes;
-    if (status == TN_OK && n > (uint64_t)most)
-        status = bad(file, "a header of %" PRIu64 " bytes" TNI_MOST_READ, n, most);
-    if (status == TN_OK) file->header = tni_alloc((size_t)n);
-    if (file->header) file->header_bytes = (size_t)n;
-    if (status == TN_OK && !file->header) status = tni_pending();
-    if (status == TN_OK) status = tni_input_read(&file->in, 8, file->header, (size_t)n);
-    if (status == TN_OK) file->data = (int64_t)n + 8;
-    if (status == TN_OK) status = parse_header(file);
+    tn_status status = read_header(file);
     if (status != TN_OK) tni_safetensors_close(file);
     return status;
 }
