@@ -49,7 +49,7 @@ static inline void tn_leave_no_grad_(const int *was)
  *     TN_CHECK(tn_backward(loss));
  *
  * In dtype  matmul linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d
- *           scaled_dot_product_attention prelu
+ *           scaled_dot_product_attention scaled_dot_product_attention_dropout prelu
  * In f32    exp expm1 log log1p tan asin acos sinh cosh pow pow_scalar square reciprocal rsqrt
  *           softplus, sum sum_all mean mean_all var std prod norm logsumexp normalize
  *           cosine_similarity cumsum max min softmax log_softmax, cross_entropy cross_entropy_with
@@ -60,7 +60,7 @@ static inline void tn_leave_no_grad_(const int *was)
  * Both      linear_cross_entropy linear_cross_entropy_with rnn gru lstm: products in dtype, loss,
  *           gates and states in f32
  * As is     everything else: views, activations, dropout, batch_norm and pooling; two dtypes
- *           promote (add, cat, where)
+ *           promote (add, cat, where); einsum, by the ops that it calls
  * Left      unchanged: f64 tensors and the other inputs of an op that has one, integers, in-place
  *           ops, optimizers. Backward runs with autocast off, in the dtypes that forward used
  * Kept      the cast of an f32 leaf that requires grad, until autocast is switched off or the leaf

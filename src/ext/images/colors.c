@@ -100,6 +100,7 @@ static float change_image(const change *c, void *y, const void *x, int64_t at, i
 
 tn_tensor *tn_image_adjust(tn_tensor *x, tn_image_property property, double factor)
 {
+    TNI_HOLD_TRAPS;
     if (!tni_image_ok(__func__, x, true)) return NULL;
     const int64_t channels = x->shape.size[x->shape.rank - 3], numel = tni_shape_numel(&x->shape);
     const bool hue = property == TN_IMAGE_HUE;
@@ -128,6 +129,7 @@ tn_tensor *tn_image_adjust(tn_tensor *x, tn_image_property property, double fact
 
 tn_tensor *tn_image_color_jitter(tn_tensor *x, tn_image_jitter_options o, tn_generator *g)
 {
+    TNI_HOLD_TRAPS;
     tni_generator_state was;
     const double range[] = { o.brightness, o.contrast, o.saturation, o.hue };
     double factor[PROPERTIES] = { 0 };
@@ -154,6 +156,7 @@ tn_tensor *tn_image_color_jitter(tn_tensor *x, tn_image_jitter_options o, tn_gen
 
 tn_tensor *tn_image_normalize(tn_tensor *x, const double *mean, const double *std, int n)
 {
+    TNI_HOLD_TRAPS;
     if (!tni_image_ok(__func__, x, true)) return NULL;
     if (!mean || !std) return tni_poisoned(__func__, mean ? "std" : "mean");
     const int64_t channels = x->shape.size[x->shape.rank - 3], numel = tni_shape_numel(&x->shape);

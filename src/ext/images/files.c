@@ -141,6 +141,7 @@ tn_tensor *tn_image_load(const char *path, tn_image_options o)
 tn_tensor *tn_image_load_crop(const char *path, int64_t h, int64_t w, tn_image_crop_options crop,
                               tn_image_options o, tn_generator *g)
 {
+    TNI_HOLD_TRAPS;
     tni_generator_state was;
     if (!tni_image_draws(__func__, g, &was) || !tni_image_crop_ok(__func__, &crop, h, w))
         return NULL;

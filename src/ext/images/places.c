@@ -149,6 +149,7 @@ tn_tensor *tn_image_random_crop(tn_tensor *x, int64_t h, int64_t w, tn_generator
 tn_tensor *tn_image_random_resized_crop(tn_tensor *x, int64_t h, int64_t w, tn_image_crop_options o,
                                         tn_generator *g)
 {
+    TNI_HOLD_TRAPS;
     tni_generator_state was;
     if (!tni_image_ok(__func__, x, false) || !tni_image_draws(__func__, g, &was) ||
         !tni_image_crop_ok(__func__, &o, h, w))
@@ -190,6 +191,7 @@ static bool probability_ok(const char *f, double p)
 
 tn_tensor *tn_image_random_flip(tn_tensor *x, int axis, double p, tn_generator *g)
 {
+    TNI_HOLD_TRAPS;
     tni_generator_state was;
     if (!tni_image_ok(__func__, x, true) || !tni_image_draws(__func__, g, &was) ||
         !probability_ok(__func__, p))
@@ -277,6 +279,7 @@ static void expanded(const double *turn, int64_t *size)
 
 tn_tensor *tn_image_rotate(tn_tensor *x, double degrees, tn_image_rotate_options o)
 {
+    TNI_HOLD_TRAPS;
     if (!tni_image_ok(__func__, x, true)) return NULL;
     if (!isfinite(degrees) || !isfinite(o.fill) || (x->dtype == TN_U8 && !tni_fits(o.fill, TN_U8)))
         return tni_fail(TN_E_INVALID, "%s: %g degrees, fill %g: want finite ones that %s can hold",
@@ -308,6 +311,7 @@ tn_tensor *tn_image_rotate(tn_tensor *x, double degrees, tn_image_rotate_options
 tn_tensor *tn_image_random_rotate(tn_tensor *x, double low, double high, tn_image_rotate_options o,
                                   tn_generator *g)
 {
+    TNI_HOLD_TRAPS;
     tni_generator_state was;
     if (!tni_image_ok(__func__, x, true) || !tni_image_draws(__func__, g, &was)) return NULL;
     if (!isfinite(low) || !isfinite(high) || low > high)
@@ -319,6 +323,7 @@ tn_tensor *tn_image_random_rotate(tn_tensor *x, double low, double high, tn_imag
 
 tn_tensor *tn_image_random_erase(tn_tensor *x, double p, tn_image_erase_options o, tn_generator *g)
 {
+    TNI_HOLD_TRAPS;
     tni_generator_state was;
     if (!tni_image_ok(__func__, x, true) || !tni_image_draws(__func__, g, &was) ||
         !probability_ok(__func__, p) || !bounds_ok(__func__, "scale", o.scale, 0.02, 0.33) ||

@@ -162,6 +162,7 @@ bool tni_image_filter_ok(const char *f, tn_image_filter filter)
 
 tn_tensor *tn_image_resize(tn_tensor *x, int64_t h, int64_t w, tn_image_resize_options o)
 {
+    TNI_HOLD_TRAPS;
     if (!tni_image_ok(__func__, x, false)) return NULL;
     const int64_t *size = x->shape.size + x->shape.rank - 2;
     if (h < 1 || w < 0 || tni_shape_numel(&x->shape) < 1)
