@@ -44,12 +44,11 @@ static tn_tensor *seed_for(const tni_pass *p, const char *function, tn_tensor *o
 tn_status tni_pass_seed(tni_pass *p, const char *function, int n, tn_tensor *const *outputs,
                         tn_tensor *const *seeds)
 {
-    tn_status status = TN_OK;
-    for (int i = 0; i < n && status == TN_OK; i++) {
+    for (int i = 0; i < n; i++) {
         tn_tensor *seed = seed_for(p, function, outputs[i], seeds ? seeds[i] : TN_NONE);
         if (!seed) return tni_pending();
         const tni_edge to = { outputs[i]->node, outputs[i], outputs[i]->out_index };
-        status = tni_pass_deliver(p, &to, seed, false);
+        TNI_TRY(tni_pass_deliver(p, &to, seed, false));
     }
-    return status;
+    return TN_OK;
 }

@@ -156,12 +156,6 @@ static bool is_within(const char *name, const char *rest)
     return rest == name || rest[-1] == '.';
 }
 
-/* The shape and dtype of a tensor that is not read: one 0, expanded. */
-static tn_tensor *described(const tni_safetensor *e)
-{
-    return tn_expand(tn_full_as(TN_SCALAR, 0, e->dtype, tn_cpu()), e->shape);
-}
-
 static tn_status add_tensors(tni_safetensors *file, const tni_map *parts)
 {
     const tni_reading *all = tni_map_get(parts, "");
@@ -181,7 +175,9 @@ static tn_status add_tensors(tni_safetensors *file, const tni_map *parts)
             continue;
         }
         bool skipped = part->optimizer && !tni_optim_reads(part->optimizer, name);
-        entry.tensor = skipped ? described(e) : tni_safetensors_tensor(file, e);
+        /* one that is not read has shape and dtype: a 0, expanded */
+        entry.tensor = skipped ? tn_expand(tn_full_as(TN_SCALAR, 0, e->dtype, tn_cpu()), e->shape)
+                               : tni_safetensors_tensor(file, e);
         TNI_TRY(entry.tensor ? tni_list_push(part->list, "", "", name, entry) : tni_pending());
     }
     return TN_OK;

@@ -148,11 +148,6 @@ typedef struct gate_args {
 
 enum { MOST_TENSORS = 64 };
 
-static size_t passage_size(const passage *p)
-{
-    return sizeof *p + ((size_t)p->n_in + (size_t)p->n_out) * sizeof(tn_tensor *);
-}
-
 static passage *passage_new(tni_hooks *hooks, int n_in, int n_out)
 {
     passage *p = tni_calloc(sizeof *p + ((size_t)n_in + (size_t)n_out) * sizeof(tn_tensor *));
@@ -176,7 +171,7 @@ static void passage_drop(passage *p)
     if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
     for (int i = 0; i < p->n_in + p->n_out; i++) forget(&p->gradient[i], NULL);
     hooks_drop(p->hooks);
-    tni_free(p, passage_size(p));
+    tni_free(p, sizeof *p + (size_t)(p->n_in + p->n_out) * sizeof(tn_tensor *));
 }
 
 static void gate_keep(void *args)

@@ -188,13 +188,12 @@ static tn_status move_once(tni_batch *b)
             !hold(&m->spread, var ? between(m->var, var, m->momentum) : NULL))
             return tni_pending();
     }
-    tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < b->n; i++) {
+    for (int i = 0; i < b->n; i++) {
         const tni_moved *m = &b->moved[i];
-        if (m->n > 0) status = tn_copy_(m->buffer, m->value);
-        if (m->n > 0 && m->var && status == TN_OK) status = tn_copy_(m->var, m->spread);
+        if (m->n > 0) TNI_TRY(tn_copy_(m->buffer, m->value));
+        if (m->n > 0 && m->var) TNI_TRY(tn_copy_(m->var, m->spread));
     }
-    return status;
+    return TN_OK;
 }
 
 static tn_status end(tni_batch *b)

@@ -283,14 +283,13 @@ static tn_status stage_all(plan *p)
  * a tensor has several new ones, the last wins. */
 static tn_status take_places(const plan *p, const tni_map *place)
 {
-    tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < p->model->n; i++) {
+    for (int i = 0; i < p->model->n; i++) {
         const tn_entry *e = &p->model->entry[i];
         tni_slot *slot = slot_of(e);
         tn_tensor *to = tni_map_get(place, slot->tensor);
-        if (to) status = tni_slot_assign("tn_load_state_dict", e->owner, slot, to);
+        if (to) TNI_TRY(tni_slot_assign("tn_load_state_dict", e->owner, slot, to));
     }
-    return status;
+    return TN_OK;
 }
 
 static tn_status copy_all(const plan *p)

@@ -169,14 +169,13 @@ static tn_status put_all(tn_tensor *y, tn_dtype wide, values values, const serie
 {
     block block;
     tni_array to = tni_array_of(y), from = { &block, wide, 1, { 0 }, { 1 } };
-    tn_status status = TN_OK;
-    for (int64_t begin = 0; begin < s->n && status == TN_OK; begin += BLOCK) {
+    for (int64_t begin = 0; begin < s->n; begin += BLOCK) {
         to.size[0] = from.size[0] = TNI_MIN(s->n - begin, BLOCK);
         values(&block, begin, to.size[0], s, y->dtype);
-        status = tni_backend_of(y)->copy(&(tni_copy){ .y = to, .x = from });
+        TNI_TRY(tni_backend_of(y)->copy(&(tni_copy){ .y = to, .x = from }));
         to.data = (char *)to.data + (size_t)to.size[0] * tn_dtype_size(y->dtype);
     }
-    return status;
+    return TN_OK;
 }
 
 static void integer_values(block *y, int64_t begin, int64_t n, const series *s, tn_dtype dtype)

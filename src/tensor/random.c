@@ -35,11 +35,6 @@ static uint64_t draw_u64(tn_generator *g)
     return high << 32 | tni_mt_next(&g->now);
 }
 
-static float draw_f32(tn_generator *g)
-{
-    return (float)(tni_mt_next(&g->now) & 0xffffffu) * 0x1p-24f;
-}
-
 double tni_draw_f64(tn_generator *g)
 {
     return (double)(draw_u64(g) & ((UINT64_C(1) << 53) - 1)) * 0x1p-53;
@@ -80,9 +75,9 @@ static void draw_uniforms(tn_generator *g, void *out, tn_dtype dtype, int64_t n,
 {
     if (dtype == TN_F32) {
         float *y = out;
-        float low = (float)p[0];
-        float width = (float)p[1] - low;
-        for (int64_t i = 0; i < n; i++) y[i] = fmaf(draw_f32(g), width, low);
+        const float low = (float)p[0], width = (float)p[1] - low;
+        for (int64_t i = 0; i < n; i++)
+            y[i] = fmaf((float)(tni_mt_next(&g->now) & 0xffffffu) * 0x1p-24f, width, low);
     } else {
         double *y = out;
         for (int64_t i = 0; i < n; i++) y[i] = fma(tni_draw_f64(g), p[1] - p[0], p[0]);

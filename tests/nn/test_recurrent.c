@@ -354,7 +354,7 @@ START_TEST(refusals)
                 "state c for a RNNCell: only an LSTM has it");
     state = (tn_recurrent_state){ .lengths = tn_from_ints((int64_t[]){ 5, 6 }, TN_SHAPE(2)) };
     assert_null(tn_recurrent_forward(m, x, &state), TN_E_INVALID,
-                "LSTM: lengths[1] is 6: want 1 to 5");
+                "LSTM: lengths from 5 to 6: want 1 to 5");
     ck_assert_ptr_nonnull(state.lengths);
     state.lengths = tn_ones(TN_SHAPE(2));
     assert_null(tn_recurrent_forward(m, x, &state), TN_E_INVALID,

@@ -77,8 +77,7 @@ static tn_status read_operand(einsum *e, const char **text, tn_tensor *x)
 {
     operand *o = &e->in[e->n];
     if (!tni_present(f, "x", x)) return tni_pending();
-    tn_status status = read_labels(e, text, x->shape.rank, o);
-    if (status != TN_OK) return status;
+    TNI_TRY(read_labels(e, text, x->shape.rank, o));
     if (o->n != x->shape.rank)
         return tni_error(TN_E_SHAPE, "%s: \"%s\": x[%d] is %s: want %d axes", f, e->equation, e->n,
                          tni_text(x), o->n);
@@ -105,10 +104,10 @@ static tn_status read_result(einsum *e, const char *text, operand *result)
     if (arrow) text += 2;
     if (arrow && read_labels(e, &text, -1, result) != TN_OK) return tni_pending();
     if (*text)
-        return tni_error(TN_E_INVALID,
-                         "%s: \"%s\": \"%s\": want an operand for each tensor, then "
-                         "-> and the result's letters",
-                         f, e->equation, text);
+        return tni_error(
+            TN_E_INVALID,
+            "%s: \"%s\": \"%s\": want an operand for each tensor, then -> and the result's letters",
+            f, e->equation, text);
     for (int l = e->dots - 1; !arrow && l >= 0; l--) append(result, LETTERS + l);
     for (int l = 0; !arrow && l < LETTERS; l++)
         if (e->times[l] == 1) append(result, l);

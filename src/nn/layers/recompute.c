@@ -46,14 +46,13 @@ static tn_module *list_of(tn_module *m)
 
 tn_status tn_module_set_recompute(tn_module *m, bool on)
 {
-    tn_status status = tni_module_check("tn_module_set_recompute", m);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_module_check("tn_module_set_recompute", m));
     tn_module *list = list_of(m);
     if (!list) m->state->recompute = on;
-    for (int i = 0; list && status == TN_OK && i < tn_module_children(list); i++)
+    for (int i = 0; list && i < tn_module_children(list); i++)
         if (!tni_no_module(tn_module_child(list, i)))
-            status = tn_module_set_recompute(tn_module_child(list, i), on);
-    return status;
+            TNI_TRY(tn_module_set_recompute(tn_module_child(list, i), on));
+    return TN_OK;
 }
 
 bool tn_module_recompute(tn_module *m)

@@ -222,60 +222,46 @@ static tn_tensor *state_in(const recurrent *m, const char *name, tn_tensor *stat
     return tn_reshape(state, full);
 }
 
-/* Rows by descending length: order[i] is the row that comes i-th, place[row] its i. Reads lengths
- * into length, sorted, and a 0 behind. */
-static tn_status sort_rows(const recurrent *m, const tn_tensor *lengths, const tn_tensor *steps,
-                           int64_t *length, int64_t *order, int64_t *place)
+/* The rows' numbers by descending length; into length these, and a 0 behind. */
+static tn_tensor *sort_rows(const recurrent *m, tn_tensor *lengths, const tn_tensor *steps,
+                            int64_t *length)
 {
     const int64_t t = steps->shape.size[0], b = steps->shape.size[1];
     const tn_shape wanted = TN_SHAPE(b);
     if (m->layers == 0 || !tni_shape_equal(&lengths->shape, &wanted) ||
         tn_dtype_is_float(lengths->dtype) || lengths->dtype == TN_BOOL ||
         lengths->storage->device.type != TN_CPU)
-        return tni_error(TN_E_INVALID, "%s: lengths %s of %s: want %s integers on the CPU%s",
-                         m->base.type->name, tni_text(lengths), tn_dtype_name(lengths->dtype),
-                         tni_shape_text(&wanted), m->layers ? "" : ", in a layer, not in a cell");
-    tn_status status = tn_copy_out(lengths, place, (size_t)b * sizeof *place, TN_I64);
-    for (int64_t i = 0; i < b && status == TN_OK; i++) {
-        int64_t at = i;
-        if (place[i] < 1 || place[i] > t)
-            return tni_error(TN_E_INVALID,
-                             "%s: lengths[%" PRId64 "] is %" PRId64 ": want 1 to %" PRId64,
-                             m->base.type->name, i, place[i], t);
-        for (; at > 0 && length[at - 1] < place[i]; at--)
-            length[at] = length[at - 1], order[at] = order[at - 1];
-        length[at] = place[i], order[at] = i;
-    }
+        return tni_fail(TN_E_INVALID, "%s: lengths %s of %s: want %s integers on the CPU%s",
+                        m->base.type->name, tni_text(lengths), tn_dtype_name(lengths->dtype),
+                        tni_shape_text(&wanted), m->layers ? "" : ", in a layer, not in a cell");
+    tn_tensor *order = tn_argsort(lengths, 0, true), *sorted = tn_index_select(lengths, 0, order);
+    if (!sorted || tn_copy_out(sorted, length, (size_t)b * sizeof *length, TN_I64) != TN_OK)
+        return NULL;
     length[b] = 0;
-    for (int64_t i = 0; i < b; i++) place[order[i]] = i;
-    return status;
-}
-
-static tn_tensor *rows_by(tn_tensor *x, int axis, const int64_t *index, int64_t n)
-{
-    if (!x || tni_none(x)) return x;
-    tn_tensor *by = tn_from_ints(index, TN_SHAPE(n));
-    return tn_index_select(x, axis, tn_to(by, x->storage->device));
+    if (b && (length[0] > t || length[b - 1] < 1))
+        return tni_fail(TN_E_INVALID,
+                        "%s: lengths from %" PRId64 " to %" PRId64 ": want 1 to %" PRId64,
+                        m->base.type->name, length[b - 1], length[0], t);
+    return order;
 }
 
 /* run_layers over rows of unequal lengths. */
-static tn_tensor *run_packed(recurrent *m, tn_tensor *x, tn_tensor *state[2],
-                             const tn_tensor *lengths, int wanted, tn_tensor **after)
+static tn_tensor *run_packed(recurrent *m, tn_tensor *x, tn_tensor *state[2], tn_tensor *lengths,
+                             int wanted, tn_tensor **after)
 {
     const int64_t b = x->shape.size[1];
-    const size_t nbytes = (size_t)(3 * b + 1) * sizeof(int64_t);
+    const size_t nbytes = (size_t)(b + 1) * sizeof(int64_t);
     int64_t *length = tni_alloc(nbytes);
-    if (!length) return NULL;
-    int64_t *order = length + b + 1, *place = order + b;
-    tn_tensor *y = NULL;
-    if (sort_rows(m, lengths, x, length, order, place) == TN_OK) {
-        for (int k = 0; k < 2; k++) state[k] = rows_by(state[k], 1, order, b);
-        y = run_layers(m, rows_by(x, 1, order, b), state, b ? length : NULL, wanted, after);
-        for (int k = 0; k < wanted && y; k++) after[k] = rows_by(after[k], 1, place, b);
-        y = rows_by(y, 1, place, b);
-    }
-    tni_free(length, nbytes);
-    return y;
+    tn_tensor *order = length ? sort_rows(m, lengths, x, length) : NULL, *y = NULL;
+    tn_tensor *place = tn_to(tn_argsort(order, 0, false), x->storage->device);
+    order = tn_to(order, x->storage->device);
+    for (int k = 0; k < 2 && place; k++)
+        if (!tni_none(state[k])) state[k] = tn_index_select(state[k], 1, order);
+    if (place)
+        y = run_layers(m, tn_index_select(x, 1, order), state, b ? length : NULL, wanted, after);
+    for (int k = 0; k < wanted && y; k++) after[k] = tn_index_select(after[k], 1, place);
+    if (length) tni_free(length, nbytes);
+    return tn_index_select(y, 1, place);
 }
 
 /* in: x and, optionally, h (and c), and lengths. out: y and, optionally, h (and c) after the last

@@ -48,8 +48,7 @@ static bool plan(conv *p, const tni_conv2d_sizes *c, tn_dtype dtype)
     if (c->h * c->w > INT_MAX || p->plane > INT_MAX || p->taps > INT_MAX || c->o > INT_MAX) {
         tni_error(TN_E_UNSUPPORTED,
                   "conv2d: planes of %" PRId64 "x%" PRId64 " and %" PRId64 "x%" PRId64 ", %" PRId64
-                  " taps, %" PRId64 " channels: BLAS "
-                  "takes at most %d of each",
+                  " taps, %" PRId64 " channels: BLAS takes at most %d of each",
                   c->h, c->w, c->oh, c->ow, p->taps, c->o, INT_MAX);
         return false;
     }

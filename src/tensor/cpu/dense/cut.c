@@ -347,8 +347,7 @@ static tn_status gemm(const tni_gemm *g, bool *done)
     if (g->n > INT_MAX || g->k > INT_MAX || (g->m > 1 && g->c_row > INT_MAX))
         return tni_error(TN_E_UNSUPPORTED,
                          "gemm: [%" PRId64 ",%" PRId64 "] times [%" PRId64 ",%" PRId64
-                         "], rows of C %" PRId64 " apart: BLAS takes "
-                         "at most %d columns",
+                         "], rows of C %" PRId64 " apart: BLAS takes at most %d columns",
                          g->m, g->k, g->k, g->n, g->c_row, INT_MAX);
     tni_gemm one = *g;
     if (g->m == 1) one.c_row = g->n;
