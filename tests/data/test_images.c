@@ -496,6 +496,8 @@ START_TEST(a_folder_of_classes_is_listed_as_torchvision_does)
     static const int label[] = { 0, 0, 0, 1, 1, 1, 1, 1, 2 };
     plant(names);
     ck_assert_int_eq(symlink("../cat-2", in_folder("Dog/link")), 0);
+    ck_assert_int_eq(symlink("nowhere", in_folder("gone")), 0); /* as other files: passed over */
+    ck_assert_int_eq(symlink("nowhere", in_folder("cat/gone")), 0);
     for (int slash = 0; slash < 2; slash++) {
         char path[4096];
         snprintf(path, sizeof path, "%s%s", folder, slash ? "//" : "");

@@ -27,11 +27,17 @@ static size_t enter(folder *x, size_t n, const char *name)
     return longer < sizeof x->path ? longer : 0;
 }
 
+/* Whether what opendir refused is another file, or a link to nothing. */
+static bool no_folder(void)
+{
+    return errno == ENOTDIR || errno == ENOENT;
+}
+
 static tn_status add_class(folder *x, size_t n, const char *name)
 {
-    DIR *inner = enter(x, n, name) ? opendir(x->path) : NULL; /* NULL: no folder */
-    x->path[n] = 0;
-    if (!inner) return TN_OK;
+    errno = ENAMETOOLONG;
+    DIR *inner = enter(x, n, name) ? opendir(x->path) : NULL;
+    if (!inner) return no_folder() ? TN_OK : refused(x, tni_errno(errno), strerror(errno));
     closedir(inner);
     if (!tni_room(&x->name, &x->name_room, x->classes, 1, sizeof *x->name)) return TN_E_NOMEM;
     char *copy = x->name[x->classes] = tni_strdup(name);
@@ -59,7 +65,7 @@ static bool is_image(const char *name)
 static tn_status find(folder *x, size_t n, bool classes)
 {
     DIR *dir = opendir(x->path);
-    if (!dir && errno == ENOTDIR && !classes) return TN_OK; /* another file */
+    if (!dir && !classes && no_folder()) return TN_OK;
     if (!dir) return refused(x, tni_errno(errno), strerror(errno));
     tn_status status = TN_OK;
     for (const struct dirent *e; status == TN_OK && (errno = 0, e = readdir(dir)); x->path[n] = 0) {
