@@ -111,7 +111,8 @@ module("PReLU")(lambda m: tn.prelu_new(m.num_parameters, m.init))
 
 def recurrent_options(m):
     return {"layers": m.num_layers, "dropout": m.dropout, "no_bias": not m.bias, "bidirectional": m.bidirectional,
-            "sequence_first": not m.batch_first, "relu": getattr(m, "nonlinearity", "tanh") == "relu"}
+            "sequence_first": not m.batch_first, "relu": getattr(m, "nonlinearity", "tanh") == "relu",
+            "proj_size": getattr(m, "proj_size", 0)}
 
 
 def call_recurrent(made, m, x, state=None):
@@ -128,8 +129,6 @@ def call_recurrent(made, m, x, state=None):
 
 @module("RNN", "GRU", "LSTM", call=call_recurrent)
 def recurrent(m):
-    if getattr(m, "proj_size", 0):
-        raise No("proj_size=")
     return getattr(tn, m.mode.split("_")[0].lower() + "_new")(m.input_size, m.hidden_size, recurrent_options(m))
 
 

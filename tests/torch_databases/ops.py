@@ -314,6 +314,12 @@ def roll(x, shifts, dims=()):
     return tn.roll(x, ctypes.addressof(by), ctypes.addressof(along) if dims else 0, len(shifts))
 
 
+@op("einsum")
+def einsum(xs, equation):
+    array = (ctypes.c_void_p * len(xs))(*[x.handle for x in xs])
+    return tn.einsum(equation, len(xs), ctypes.addressof(array))
+
+
 @op("meshgrid.variadic_tensors", "meshgrid.list_of_tensors")
 def meshgrid(*xs, indexing="ij"):
     xs = list(xs[0]) if isinstance(xs[0], (list, tuple)) else list(xs)

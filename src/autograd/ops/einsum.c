@@ -221,7 +221,9 @@ static tn_status contract(einsum *e, operand *a, const operand *b)
     else if (!left || tn_dtype_is_float(left->dtype))
         y.t = tn_matmul(left, right);
     else
-        y.t = tn_sum(tn_mul(tn_unsqueeze(left, 3), tn_unsqueeze(right, 1)), TN_AXES(2), false);
+        y.t = tn_to_dtype(
+            tn_sum(tn_mul(tn_unsqueeze(left, 3), tn_unsqueeze(right, 1)), TN_AXES(2), false),
+            left->dtype);
     y.t = tn_reshape(y.t, shape_of(e, &y));
     for (int i = 0; i < p.batch.n; i++) e->uses[p.batch.label[i]]--;
     *a = y;
@@ -241,10 +243,8 @@ static tn_status contract_smallest(einsum *e)
     operand *first = &e->in[0], *second = &e->in[1];
     for (int j = 2; j < e->n; j++)
         for (int i = 0; i < j; i++)
-            if (growth(e, &e->in[i], &e->in[j]) < growth(e, first, second)) {
-                first = &e->in[i];
-                second = &e->in[j];
-            }
+            if (growth(e, &e->in[i], &e->in[j]) < growth(e, first, second))
+                first = &e->in[i], second = &e->in[j];
     const tn_status status = contract(e, first, second);
     *second = e->in[--e->n];
     return status;
