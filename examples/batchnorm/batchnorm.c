@@ -2,6 +2,7 @@
  * batchnorm - trains a convolutional network on Fashion-MNIST; shows what BatchNorm's buffers do.
  *
  *     batchnorm [--epochs 5] [--save FILE.safetensors]
+ *     batchnorm --epochs 40 --augment 2
  *     batchnorm --load FILE.safetensors
  *
  * running_mean and running_var change only in forward, in training mode: they are not in the
@@ -16,7 +17,7 @@
 enum { WATCHED = 3 }; /* steps whose statistics are printed */
 
 static const char *data = "/usr/share/datasets/fashion-mnist";
-static int epochs = 5, steps;
+static int epochs = 5, steps, augment;
 static double lr = 0.1, momentum = 0.9, weight_decay = 5e-4;
 
 static ex_option options[] = {
@@ -30,6 +31,8 @@ static ex_option options[] = {
     EX_NUMBER("lr", lr, 1e-12, 100, EX_RUN, "highest learning rate of the one-cycle schedule"),
     EX_NUMBER("momentum", momentum, 1e-6, 0.9999, EX_RUN, "of SGD"),
     EX_NUMBER("weight-decay", weight_decay, 0, 10, EX_RUN, "of SGD"),
+    EX_NUMBER("augment", augment, 0, 14, EX_RUN,
+              "images are moved by up to so many pixels, and half of them mirrored; 0: neither"),
     EX_TEXT("load", ex.load, "FILE", 0, "such a file; trains only if --epochs is given"),
     EX_TRAINING_OPTIONS,
 };
@@ -77,6 +80,31 @@ static void read_data(void)
     deviation = sqrt((double)squares / (double)n - mean * mean);
 }
 
+/* A training image, moved and perhaps mirrored. */
+static tn_status get_augmented(const tn_dataset *d, tn_sample *s)
+{
+    const int n = augment;
+    tn_tensor *x = tn_select(training.x, 0, s->index);
+    x = tn_pad(x, TN_PADS(n, n, n, n), TN_PAD_CONSTANT, 0);
+    x = tn_image_random_crop(x, 28, 28, s->generator);
+    x = tn_image_random_flip(x, -1, 0.5, s->generator);
+    *(unsigned char *)s->to[1] = ((const unsigned char *)tn_data(training.y))[s->index];
+    (void)d;
+    return tn_copy_out(x, s->to[0], 28 * 28, TN_U8);
+}
+
+static tn_loader *loader_of(tn_loader_options o)
+{
+    static const tn_field fields[] = {
+        { .name = "image", .dtype = TN_U8, .shape = { 3, { 1, 28, 28 } } },
+        { .name = "label", .dtype = TN_U8 },
+    };
+    static tn_dataset augmented = { .fields = fields, .n_fields = 2, .get = get_augmented };
+    if (!augment) return tn_loader_new((tn_tensor *[]){ training.x, training.y }, 2, o);
+    augmented.length = tn_size(training.x, 0);
+    return tn_loader_from(&augmented, o);
+}
+
 /* ---- building -------------------------------------------------------------------------------- */
 
 static void build(void)
@@ -84,14 +112,13 @@ static void build(void)
     tn_manual_seed((uint64_t)ex.seed);
     ex_check_ptr(ex.state.model = net_new(mean, deviation));
     ex_check(tn_module_to(ex.state.model, ex.where));
-    ex.state.loader = tn_loader_new((tn_tensor *[]){ training.x, training.y }, 2,
-                                    (tn_loader_options){ .batch_size = ex.batch,
-                                                         .shuffle = true,
-                                                         .drop_last = true,
-                                                         .seed = (uint64_t)ex.seed,
-                                                         .parts = tn_parallel_size(),
-                                                         .part = tn_parallel_rank(),
-                                                         .prefetch = true });
+    ex.state.loader = loader_of((tn_loader_options){ .batch_size = ex.batch,
+                                                     .shuffle = true,
+                                                     .drop_last = true,
+                                                     .seed = (uint64_t)ex.seed,
+                                                     .parts = tn_parallel_size(),
+                                                     .part = tn_parallel_rank(),
+                                                     .prefetch = true });
     ex_check_ptr(ex.state.loader);
     ex.every = (int)tn_loader_batches(ex.state.loader); /* an epoch */
     double all = (double)epochs * ex.every;

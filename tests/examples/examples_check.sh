@@ -220,6 +220,11 @@ for stop in 1 6 13; do
     check "batchnorm, resumed after $stop" same "$whole" \
         "$("$batchnorm" --resume bpart --quiet --print-hash)"
 done
+moved=$(bhash_of --augment 2)
+check 'batchnorm, moved images' differ "$whole" "$moved"
+check 'batchnorm, moved images, one thread' same "$moved" "$(OMP_NUM_THREADS=1 bhash_of --augment 2)"
+check 'batchnorm, moved images, stop' b --quiet --augment 2 --stop-after 5 --checkpoint bpart
+check 'batchnorm, moved images, resumed' same "$moved" "$("$batchnorm" --resume bpart --quiet --print-hash)"
 check 'batchnorm, bf16' differ "$whole" "$(bhash_of --precision bf16)"
 check 'batchnorm, another batch on resume' refused '--batch 3 conflicts with bpart' \
     "$batchnorm" --resume bpart --batch 3
