@@ -58,8 +58,8 @@ TN_API TN_MUST_USE tn_status tn_image_save_png(tn_tensor *t, const char *path);
 
 /** An image file of such a folder. */
 typedef struct tn_image_file {
-    const char *path;
-    int64_t label; /* the number of its class */
+    const char *path; /* the folder's, and then the names down to the file's */
+    int64_t label;    /* the number of its class */
 } tn_image_file;
 /** The image files in a folder that has a folder for each class. */
 typedef struct tn_image_folder {

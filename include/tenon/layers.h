@@ -379,8 +379,8 @@ TN_API tn_module *tn_gru_cell_new(int64_t input_size, int64_t hidden_size, tn_re
 TN_API tn_module *tn_lstm_cell_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
 /** What goes from step to step. Each: TN_NONE or a zero field for zeros. */
 typedef struct tn_recurrent_state {
-    tn_tensor *h; /* [layers D, B, hidden_size], of a cell [B, hidden_size]; one sequence: no B;
-                   * with proj_size: that size */
+    /* [layers D, B, hidden_size or proj_size], of a cell [B, hidden_size]; one sequence: no B */
+    tn_tensor *h;
     tn_tensor *c; /* of hidden_size always; LSTM alone */
     /* [B] integers on the CPU, 1 to T: the steps of each row, in any order; of layers, not cells */
     tn_tensor *lengths;

@@ -24,8 +24,7 @@ TNI_SHARED tn_status tni_errno(int error);
 /* Length of a path in a message: the reason after it must fit too. */
 #define TNI_PATH "%.1000s"
 #define TNI_PATH_SHOWN 1000
-/* The error "FUNCTION: PATH: TEXT"; in the text control characters become '?', since what comes
- * from a file may reach a terminal. Returns status. (input.c) */
+/* The error "FUNCTION: PATH: TEXT", the text on one line. Returns status. (input.c) */
 TNI_SHARED tn_status tni_file_error(tn_status status, const char *function, const char *path,
                                     const char *format, ...) TN_PRINTF(4, 5);
 /* Whether path is the name of a file, else an error naming function. (input.c) */

@@ -25,6 +25,7 @@ static void assert_full(const tni_backend *backend)
     for (size_t at = offsetof(tni_backend, alloc); at < sizeof *backend; at += sizeof(void *)) {
         void *slot;
         memcpy(&slot, (const char *)backend + at, sizeof slot);
+        if (at == offsetof(tni_backend, synchronize) && !strcmp(backend->name, "cpu")) continue;
         ck_assert_msg(slot != NULL, "%s: slot %zu is empty", backend->name,
                       (at - offsetof(tni_backend, alloc)) / sizeof slot);
     }

@@ -282,8 +282,8 @@ TNI_OP_AS(op_attention, "scaled_dot_product_attention", 4, "y = softmax(scale q 
 /* As it is used: 0 is the usual one. */
 static double scale_of(const tn_tensor *q, double scale)
 {
-    return scale != 0 || !q || !q->shape.rank ? scale
-                                              : 1 / sqrt((double)q->shape.size[q->shape.rank - 1]);
+    if (scale != 0 || !q || !q->shape.rank) return scale;
+    return 1 / sqrt((double)q->shape.size[q->shape.rank - 1]);
 }
 
 tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v,
