@@ -198,7 +198,8 @@ static bool needs_the_host(const op_row *row)
 
 static void check_captured(const op_row *row, tn_dtype dtype)
 {
-    if (row->flags & ROW_NO_GOLDEN && strstr(row->name, "dropout")) return; /* seeds the generator */
+    if (row->flags & ROW_NO_GOLDEN && strstr(row->name, "dropout"))
+        return; /* seeds the generator */
     op_case c = op_load(row, dtype);
     job called = { row, &c, { NULL } }, captured = { row, &c, { NULL } };
     tn_capture *capture = tn_capture_new(step, &captured, tn_cuda(0));
