@@ -451,6 +451,7 @@ START_TEST(transforms_refused)
                 "1 or 3 channels");
     assert_null(tn_image_adjust(x, TN_IMAGE_HUE, 0.6), TN_E_INVALID, "factor 0.6");
     assert_null(tn_image_adjust(x, TN_IMAGE_CONTRAST, -0.1), TN_E_INVALID, "factor -0.1");
+    assert_null(tn_image_adjust(x, TN_IMAGE_BRIGHTNESS, 1e300), TN_E_INVALID, "factor 1e+300");
     assert_null(tn_image_color_jitter(x, (tn_image_jitter_options){ .hue = 0.6 }, g), TN_E_INVALID,
                 "0.6");
     assert_null(tn_image_normalize(x, (double[]){ 0, 0 }, (double[]){ 1, 1 }, 2), TN_E_SHAPE,

@@ -106,7 +106,7 @@ tn_tensor *tn_image_adjust(tn_tensor *x, tn_image_property property, double fact
     const bool hue = property == TN_IMAGE_HUE;
     if (channels != 1 && channels != 3)
         return tni_fail(TN_E_SHAPE, "%s: x %s: want 1 or 3 channels", __func__, tni_text(x));
-    if (property < TN_IMAGE_BRIGHTNESS || property > TN_IMAGE_HUE || !isfinite(factor) ||
+    if (property < TN_IMAGE_BRIGHTNESS || property > TN_IMAGE_HUE || !isfinite((float)factor) ||
         factor < (hue ? -0.5 : 0) || (hue && factor > 0.5))
         return tni_fail(TN_E_INVALID,
                         "%s: property %d, factor %g: want 0 and up, of hue -0.5 to 0.5", __func__,
