@@ -344,7 +344,7 @@ double cpu_seconds(void)
 
 const char *golden_path(const char *file)
 {
-    static char path[4096];
+    static _Thread_local char path[4096];
     const char *folder = getenv("TN_GOLDEN_DIR");
     snprintf(path, sizeof path, "%s/%s", folder ? folder : GOLDEN_DIR, file);
     return path;

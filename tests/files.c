@@ -15,8 +15,8 @@ char folder[512];
 
 const char *in_folder(const char *name)
 {
-    static char path[8][1536];
-    static int next;
+    static _Thread_local char path[8][1536];
+    static _Thread_local int next;
     next = (next + 1) % 8;
     snprintf(path[next], sizeof path[next], "%s/%s", folder, name);
     return path[next];
