@@ -2,8 +2,7 @@
  * call_site.h - where a node was recorded: in which call of a module, and what the op read that
  * takes no gradient. Nodes remember it under tn_set_places; under tn_set_anomaly the call alone.
  */
-#ifndef TNI_CALL_SITE_H
-#define TNI_CALL_SITE_H
+#pragma once
 
 #include "autograd/graph.h"
 
@@ -48,5 +47,3 @@ const char *tni_call_site_text(const tni_node *node);
 /* "net.c:41", the line that called the op; "" if it is not known. Valid as long as the node. */
 TNI_SHARED const char *tni_call_site_line(const tni_node *node);
 void tni_origin_free(tni_origin *origin);
-
-#endif

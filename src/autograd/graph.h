@@ -1,8 +1,7 @@
 /*
  * graph.h - the graph that recorded ops leave behind: nodes, edges between them, what they keep.
  */
-#ifndef TNI_GRAPH_H
-#define TNI_GRAPH_H
+#pragma once
 
 #include "autograd/op.h"
 
@@ -92,5 +91,3 @@ tni_gradmeta *tni_gradmeta_of(tn_tensor *t); /* makes it on demand; NULL when ou
 void tni_gradmeta_drop(tni_gradmeta *gm);
 void tni_node_drop(tni_node *node); /* iterative: any depth */
 uint64_t tni_next_sequence(void);
-
-#endif

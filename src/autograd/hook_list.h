@@ -5,8 +5,7 @@
  * A hook may add hooks and remove any, itself included, while the list is being run. So callers
  * don't walk the list: they ask for the next hook after an id, and get a copy.
  */
-#ifndef TNI_HOOK_LIST_H
-#define TNI_HOOK_LIST_H
+#pragma once
 
 #include "tensor/internal.h"
 
@@ -41,5 +40,3 @@ void tni_hook_list_free(tni_hook_list *list);
  * or ""). */
 tn_status tni_hook_check(const char *who, const char *of, const tn_tensor *gradient,
                          const tn_tensor *now);
-
-#endif

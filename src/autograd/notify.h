@@ -1,8 +1,7 @@
 /*
  * notify.h - how ops and engine notify the thread's watcher of events (tensor/watch.h).
  */
-#ifndef TNI_NOTIFY_H
-#define TNI_NOTIFY_H
+#pragma once
 
 #include "autograd/op.h"
 
@@ -50,5 +49,3 @@ TNI_SHARED bool tni_watched(void);
 
 /* The largest |x|: NaN if x holds one, 0 for no elements. x is floating, of any dtype. */
 tn_status tni_magnitude(tn_tensor *x, double *largest);
-
-#endif

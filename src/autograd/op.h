@@ -6,8 +6,7 @@
  * backward would otherwise repeat: which inputs need a gradient, reduction of broadcasts, casts to
  * the input's dtype, accumulation, version checks, freeing.
  */
-#ifndef TNI_OP_H
-#define TNI_OP_H
+#pragma once
 
 #include <tenon/autograd.h>
 #include <tenon/ops.h>
@@ -283,5 +282,3 @@ tn_status tni_change_all(const char *function, int n, tni_change (*each)(const v
 tn_status tni_copy_last(const tni_backend *backend, const tni_array *y, const tni_array *x);
 /* The same of one tensor's values to another one of its shape. */
 tn_status tni_put_last(const tn_tensor *to, const tn_tensor *from);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * pass.h - one pass of the engine: what backward.c, saved.c, ready_queue.c and gradients.c share.
  */
-#ifndef TNI_PASS_H
-#define TNI_PASS_H
+#pragma once
 
 #include "autograd/graph.h"
 #include "autograd/notify.h"
@@ -88,5 +87,3 @@ tn_status tni_saved_read(const tni_pass *p, tni_node *node, tni_grad *g);
 bool tni_is_shared(const tn_tensor *t);
 bool tni_is_ours(const tn_tensor *t);         /* whether the engine may write to t */
 tn_status tni_copy_pending(tni_gradmeta *gm); /* makes gm->pending a copy of its own */
-
-#endif

@@ -2,8 +2,7 @@
  * recompute.h - functions that backward runs again (tn_recompute), as the engine and modules see
  * them.
  */
-#ifndef TNI_RECOMPUTE_H
-#define TNI_RECOMPUTE_H
+#pragma once
 
 #include <tenon/recompute.h>
 
@@ -47,5 +46,3 @@ tn_status tni_region_undo(const tni_undo *u);
 /* tn_recompute_n; release (or NULL) is called with user once nothing needs it any more. */
 tn_status tni_recompute(tn_recompute_function function, void *user, void (*release)(void *user),
                         int n_in, tn_tensor *const *in, int n_out, tn_tensor **out);
-
-#endif

@@ -7,8 +7,7 @@
  * pass is. At the end of the pass the averages take the place of the sums that would have become
  * the leaves' grads.
  */
-#ifndef TNI_SYNC_H
-#define TNI_SYNC_H
+#pragma once
 
 #include "autograd/graph.h"
 #include "autograd/pass.h"
@@ -57,5 +56,3 @@ tn_status tni_sync_end(tni_pass *p, tn_status status);
 tn_status tni_sync_check(const tni_pass *p, const tn_tensor *leaf);
 /* What a leaf's grad becomes instead of a sum; NULL: nothing. */
 tn_tensor *tni_sync_average(const tni_pass *p, const tni_gradmeta *gm);
-
-#endif

@@ -1,6 +1,5 @@
 /* tape.h - the nodes behind a tensor in the order in which backward takes them. */
-#ifndef TNI_TAPE_H
-#define TNI_TAPE_H
+#pragma once
 
 #include "autograd/graph.h"
 #include "base/map.h"
@@ -17,5 +16,3 @@ TNI_SHARED tn_status tni_tape_from(tni_tape *t, size_t n, tni_node *const *from)
 /* The index of a node that is on the tape. */
 int tni_tape_id(const tni_tape *t, const tni_node *node);
 TNI_SHARED void tni_tape_free(tni_tape *t);
-
-#endif

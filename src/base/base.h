@@ -5,8 +5,7 @@
  * Nothing here knows the inside of a tensor. See also map.h (a hash table) and host.h
  * (floating-point traps, the locale).
  */
-#ifndef TNI_BASE_H
-#define TNI_BASE_H
+#pragma once
 
 #include <inttypes.h>
 #include <math.h>
@@ -224,5 +223,3 @@ static inline double tni_given(double value, bool use, double instead)
 {
     return value != 0 || use ? value : instead;
 }
-
-#endif

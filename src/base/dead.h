@@ -1,8 +1,7 @@
 /*
  * dead.h - with TN_DEBUG=1 in the environment: uses of what was freed are errors (dead.c).
  */
-#ifndef TNI_DEAD_H
-#define TNI_DEAD_H
+#pragma once
 
 #include "base/base.h"
 
@@ -21,5 +20,3 @@ static inline bool tni_gone(const void *object)
 {
     return TNI_UNLIKELY(tni_debugging) && tni_is_buried(object);
 }
-
-#endif

@@ -7,8 +7,7 @@
  * settings. tests/fuzz_api calls all of them under traps. Helper threads mask traps themselves
  * (cpu/thread_pool.c).
  */
-#ifndef TNI_HOST_H
-#define TNI_HOST_H
+#pragma once
 
 #include <locale.h>
 #ifdef __APPLE__
@@ -64,5 +63,3 @@ TNI_SHARED void tni_return_locale(const locale_t *was);
     TNI_HOLD_TRAPS;                                                                                \
     __attribute__((cleanup(tni_return_locale), unused)) const locale_t tni_locale_was_ =           \
         tni_to_c_locale()
-
-#endif

@@ -2,8 +2,7 @@
  * large.h - blocks of 256 KiB and more, for alloc.c: cut from segments of system memory, and joined
  * with their free neighbours when they are given back. Whoever calls holds the lock of memory.
  */
-#ifndef TNI_LARGE_H
-#define TNI_LARGE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,5 +32,3 @@ size_t tni_large_free(void *data);
  * Returns the bytes that the system must give again when needed: those of unused segments, and what
  * is free around the fresh bytes of the reserved one. */
 size_t tni_large_trim(void);
-
-#endif

@@ -5,8 +5,7 @@
  * program's debug information, and a reader of it in a module of its own (dwarf.c, on libdw), which
  * is opened for the first line.
  */
-#ifndef TNI_LINES_H
-#define TNI_LINES_H
+#pragma once
 
 #include "base/base.h"
 
@@ -35,5 +34,3 @@ TNI_SHARED void tni_calls_skip(const void *address);
 /* The first of them that is not tenon's, as "net.c:41", or "program+0x1139" where its line is not
  * known. tni_strfree; NULL, without a message, when out of memory. */
 char *tni_line_text(const tni_calls *calls);
-
-#endif

@@ -5,8 +5,7 @@
  * They are not copied: a name must live as long as it is in the table. The hash depends on a number
  * drawn once per process, so that nobody can choose names that collide.
  */
-#ifndef TNI_MAP_H
-#define TNI_MAP_H
+#pragma once
 
 #include "base/base.h"
 
@@ -39,5 +38,3 @@ TNI_SHARED void tni_map_free(tni_map *map);
  * Noll, Vo. */
 #define TNI_NO_HASH UINT64_C(0xcbf29ce484222325)
 uint64_t tni_hash(uint64_t hash, const void *data, size_t n);
-
-#endif

@@ -2,8 +2,7 @@
  * classes.h - which targets of a loss count, one source for C and CUDA: a target is a class below
  * c, or marks its row as ignored; -100 always does (PyTorch's default).
  */
-#ifndef TNI_CLASSES_H
-#define TNI_CLASSES_H
+#pragma once
 
 #include "tensor/math.h" /* TN_FN */
 
@@ -17,5 +16,3 @@ TN_FN tni_class tni_class_of(int64_t target, int64_t c, int64_t ignore)
 
 /* The end of a message about a target that is no class of c. */
 #define TNI_CLASS_HINT(t, c) ((t) == (c) ? "; of labels from 1, want 1 subtracted" : "")
-
-#endif

@@ -2,8 +2,7 @@
  * cuda_module.h - the interface of core and CUDA module. The module does not link to tenon: it
  * exports one function, which takes a table of core functions and returns the module's table.
  */
-#ifndef TNI_CUDA_MODULE_H
-#define TNI_CUDA_MODULE_H
+#pragma once
 
 #include "tensor/kernels.h"
 
@@ -37,5 +36,3 @@ typedef const tni_cuda_module *(*tni_cuda_open)(const tni_host *host, const char
 tn_status tni_cuda_stream_of(tn_device device, void **stream);
 /* Whether the module was opened, or is known to be missing. */
 bool tni_cuda_asked(void);
-
-#endif

@@ -7,8 +7,7 @@
  * in f32, integers below i64 and bool in i64; sums wrap around. Predicates give 0 or 1, stored as
  * bool. Names: u_, b_, t_ by number of operands; TNI_U_exp, TNI_B_add, TNI_T_where number them.
  */
-#ifndef TNI_FORMULAS_H
-#define TNI_FORMULAS_H
+#pragma once
 
 #include "tensor/functions.h" /* more rows, as of activations, and what they call */
 
@@ -287,5 +286,3 @@ TNI_TERNARY_INT_LIST(TNI_T_BODY)
 #undef R
 #undef OF
 #undef W
-
-#endif

@@ -2,8 +2,7 @@
  * functions.h - more rows of the lists of formulas.h, as of angles and activations, and what they
  * call.
  */
-#ifndef TNI_FUNCTIONS_H
-#define TNI_FUNCTIONS_H
+#pragma once
 
 #include "tensor/math.h"
 
@@ -222,5 +221,3 @@ TN_FN int64_t tni_remainder_int(int64_t x, int64_t y)
     int64_t m = y == 0 || y == -1 ? 0 : x % y;
     return m != 0 && (m < 0) != (y < 0) ? m + y : m;
 }
-
-#endif

@@ -6,8 +6,7 @@
  * none of its blocks is in use. The numbers that change from run to run are in a block that launch
  * updates.
  */
-#ifndef TNI_GRAPHS_H
-#define TNI_GRAPHS_H
+#pragma once
 
 #include "tensor/kernels.h"
 
@@ -41,5 +40,3 @@ typedef struct tni_graphs {
     tn_status (*fetch)(const void *device, size_t nbytes, struct tni_transfer **way);
     tn_status (*collect)(struct tni_transfer *way, void *host, size_t nbytes);
 } tni_graphs;
-
-#endif

@@ -4,8 +4,7 @@
  * This header knows storage, geometry, scopes and the kernel table. The autograd graph behind a
  * tensor (node, out_index) belongs to src/autograd/; here it is only a pointer to release.
  */
-#ifndef TNI_INTERNAL_H
-#define TNI_INTERNAL_H
+#pragma once
 
 #include "base/base.h"
 #include "base/dead.h"
@@ -258,5 +257,3 @@ void tni_philox_give_back(uint64_t n_counters, uint64_t seed, uint64_t offset);
 /* That offset, for checkpoints (the default generator's state bytes hold it too). */
 #define tni_philox_get(seed, offset) tni_philox_take(0, seed, offset)
 void tni_philox_set(uint64_t seed, uint64_t offset);
-
-#endif

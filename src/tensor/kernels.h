@@ -15,17 +15,14 @@
  *   - "real" is f32 or f64, and all real arrays of a call have one dtype unless said; TNI_KERNELS
  *     says which kernels take bf16 and f16 too (gemm does). Arrays marked (wide) are f32 then.
  */
-#ifndef TNI_KERNELS_H
-#define TNI_KERNELS_H
+#pragma once
 
 #include <inttypes.h>
 
 #include <tenon/ops.h>
 #include <tenon/optim_type.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TN_BEGIN_C_
 
 static inline bool tni_is_half(tn_dtype dtype) /* computed in f32, rounded once */
 {
@@ -528,7 +525,4 @@ typedef struct tni_backend {
 const tni_backend *tni_cpu_backend(void);
 const char *tni_cpu_simd(void); /* "avx512" */
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TN_END_C_

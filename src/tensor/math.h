@@ -16,8 +16,7 @@
  * rounded; those of log and tanh in f64 are fdlibm's (e_log.c, Sun 1993) and Cephes' (tanh.c,
  * Moshier 1984).
  */
-#ifndef TNI_MATH_H
-#define TNI_MATH_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -347,5 +346,3 @@ TN_FN uint16_t tn_to_f16(float x)
     h = body > 0x7f800000u ? 0x7e00u : h;
     return (uint16_t)(h | sign);
 }
-
-#endif

@@ -7,8 +7,7 @@
  * device. Source: Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3 (SC
  * 2011), section 4.3; constants and known answers of its reference code (Random123).
  */
-#ifndef TNI_PHILOX_H
-#define TNI_PHILOX_H
+#pragma once
 
 #include <stdint.h>
 
@@ -57,5 +56,3 @@ TN_FN uint32_t tni_philox_threshold(double p)
     uint32_t floor = (uint32_t)scaled;
     return floor + ((double)floor < scaled);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * random.h - generators and the draws that PyTorch's CPU generator defines.
  */
-#ifndef TNI_RANDOM_H
-#define TNI_RANDOM_H
+#pragma once
 
 #include "tensor/internal.h"
 
@@ -58,5 +57,3 @@ uint64_t tni_draw_below(tn_generator *g, uint64_t range);
 double tni_draw_f64(tn_generator *g); /* uniform in [0, 1), 53 bits */
 /* tn_generator_permutation; from n = long_from on in the order of long ones. */
 void tni_draw_permutation(tn_generator *g, int64_t n, int64_t *perm, int64_t long_from);
-
-#endif

@@ -4,8 +4,7 @@
  * Axes of size 1 are dropped, the others sorted by array 0's strides, largest first. Neighbours
  * that are contiguous in every array are merged: dense arrays become one axis, [N,C] + [C] two.
  */
-#ifndef TNI_WALK_H
-#define TNI_WALK_H
+#pragma once
 
 #include "tensor/kernels.h"
 
@@ -30,5 +29,3 @@ typedef struct tni_cursor {
 void tni_cursor_seek(tni_cursor *c, const tni_walk *w, int64_t i);
 /* Advances n elements along the last axis, at most to its end; from there to the next row. */
 void tni_cursor_step(tni_cursor *c, const tni_walk *w, int64_t n);
-
-#endif

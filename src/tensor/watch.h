@@ -6,8 +6,7 @@
  * (ext/capture). Without one, an event costs one branch on a thread-local pointer. Types of the
  * folders above are only declared here.
  */
-#ifndef TNI_WATCH_H
-#define TNI_WATCH_H
+#pragma once
 
 #include "base/base.h"
 
@@ -93,5 +92,3 @@ static inline bool tni_host_refused(const char *function, const char *does, cons
     tni_watching->refuses(tni_watching, function, does, want);
     return true;
 }
-
-#endif

@@ -7,8 +7,7 @@
  * outlive it, and learn of anything that would go stale: then the capture fails, with a message
  * that says what to do instead. During a capture they are the thread's watcher (tensor/watch.h).
  */
-#ifndef TNI_CAPTURE_H
-#define TNI_CAPTURE_H
+#pragma once
 
 #include <tenon/capture.h>
 
@@ -83,5 +82,3 @@ bool tni_notes_room(tni_notes *r, void *items, size_t *capacity, size_t n, size_
 
 /* tn_optim_step inside the capture: opt->call[0..n) goes to the kernel next. */
 tn_status tni_capture_note(tni_watcher *notes, tn_optim *opt, int n);
-
-#endif

@@ -2,8 +2,7 @@
  * loader.h - what the files of a loader share: the order of an epoch's samples (sampler.c), batches
  * that threads make in advance (batches.c), and the loader around them (loader.c).
  */
-#ifndef TNI_LOADER_H
-#define TNI_LOADER_H
+#pragma once
 
 #include <tenon/data.h>
 #include <unistd.h>
@@ -104,5 +103,3 @@ static inline size_t tni_field_bytes(const tn_field *f)
 {
     return (size_t)tni_shape_numel(&f->shape) * tn_dtype_size(f->dtype);
 }
-
-#endif

@@ -6,8 +6,7 @@
  * values it read and made; uses are in the order of time. Numbers outlive tensors: nothing is kept
  * alive.
  */
-#ifndef TNI_EXPLAIN_H
-#define TNI_EXPLAIN_H
+#pragma once
 
 #include "autograd/notify.h"
 #include "ext/diagnose/stream.h"
@@ -126,5 +125,3 @@ tni_place tni_run_place(const tni_run *r, int module);
 #define tni_say(lines, ...)                                                                        \
     ((lines)->n++, tni_bytes_printf(&(lines)->text, __VA_ARGS__),                                  \
      tni_bytes_add(&(lines)->text, "\n", 1))
-
-#endif

@@ -1,6 +1,5 @@
 /* stream.h - the stream of a program, to which a report, a drawing or a trace is written. */
-#ifndef TNI_STREAM_H
-#define TNI_STREAM_H
+#pragma once
 
 #include "io/file.h"
 
@@ -29,5 +28,3 @@ static inline tn_status tni_stream_put(const char *function, FILE *file, tn_stat
     tni_bytes_free(text);
     return status;
 }
-
-#endif

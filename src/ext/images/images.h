@@ -2,8 +2,7 @@
  * images.h - what the files of this room share, and what the shared module libtenon-images.so
  * offers (codec.c): the two formats, without a type of libpng's or libjpeg's.
  */
-#ifndef TNI_IMAGES_H
-#define TNI_IMAGES_H
+#pragma once
 
 #include <tenon/autograd.h>
 #include <tenon/images.h>
@@ -65,5 +64,3 @@ bool tni_image_filter_ok(const char *f, tn_image_filter filter);
 /* Rows and columns of u8 resized; box: first row and column, rows, columns, in pixels of x. */
 tn_tensor *tni_image_resized(tn_tensor *x, const double *box, int64_t h, int64_t w,
                              tn_image_resize_options o);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * data_parallel.h - the inside of a tn_data_parallel.
  */
-#ifndef TNI_DATA_PARALLEL_H
-#define TNI_DATA_PARALLEL_H
+#pragma once
 
 #include "autograd/sync.h"
 #include "base/map.h"
@@ -96,5 +95,3 @@ static inline tni_report *tni_report_of(const tn_data_parallel *p, int rank)
 {
     return (tni_report *)(void *)(p->reports + (size_t)(1 + rank) * p->n_bytes);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * group.h - the ranks of a run, for the files of this folder.
  */
-#ifndef TNI_GROUP_H
-#define TNI_GROUP_H
+#pragma once
 
 #include <tenon/parallel.h>
 
@@ -63,5 +62,3 @@ tn_status tni_wire_sum(const char *function, tni_wire *w, tn_tensor *data, tn_te
 tn_status tni_wire_test(const char *function, const tni_wire *w, tni_mpi_request *request);
 /* Work with data that is queued from now on sees the sum. Call it in the same order. */
 tn_status tni_wire_wait(const char *function, const tni_wire *w, tni_mpi_request *request);
-
-#endif

@@ -5,8 +5,7 @@
  * Every function returns NULL, or MPI's reason for a failure: text that lives until the thread's
  * next call. The calls on a group must be made by all ranks, in the same order.
  */
-#ifndef TNI_MPI_MODULE_H
-#define TNI_MPI_MODULE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -63,5 +62,3 @@ typedef struct tni_mpi {        /* mpi.c fills it in this order */
 
 /* Starts MPI. NULL + the reason in why. */
 typedef const tni_mpi *(*tni_mpi_open)(const char *id, char *why, size_t size);
-
-#endif

@@ -5,8 +5,7 @@
  * A function returns NULL, or the reason for a failure: text that lives until the thread's next
  * call. Functions that end something report nothing.
  */
-#ifndef TNI_NCCL_MODULE_H
-#define TNI_NCCL_MODULE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -43,5 +42,3 @@ typedef struct tni_nccl { /* nccl.c fills it in this order */
 
 /* NULL + the reason in why. */
 typedef const tni_nccl *(*tni_nccl_open)(const char *id, char *why, size_t size);
-
-#endif

@@ -4,8 +4,7 @@
  * The recorder (record.h) fills it; json.c, text.c and diff.c read it. A node is an op as forward
  * applied it; once a step is closed, its nodes are in the order of forward.
  */
-#ifndef TNI_LOG_H
-#define TNI_LOG_H
+#pragma once
 
 #include <tenon/graph.h>
 #include <tenon/trace.h>
@@ -295,5 +294,3 @@ const char *tni_log_place(const tni_log_node *n, tni_arena *a);
 tni_log_entry *tni_log_line(const tni_log_step *s, const tni_log_tensor *tensor);
 /* What an input held at forward; NULL: not known. */
 const tni_numbers *tni_log_input(const tni_log_step *s, const tni_log_in *in);
-
-#endif

@@ -5,8 +5,7 @@
  * addresses of their handles until another handle is made there, nodes by the engine's sequence
  * numbers. A failure in it never fails what it watches: the account just ends there.
  */
-#ifndef TNI_RECORD_H
-#define TNI_RECORD_H
+#pragma once
 
 #include "autograd/pass.h"
 #include "autograd/call_site.h"
@@ -137,5 +136,3 @@ static inline const void *tni_sequence_key(uint64_t sequence)
 {
     return (const void *)(uintptr_t)sequence;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* words.h - what the writers of accounts share: text, JSON, the page. */
-#ifndef TNI_WORDS_H
-#define TNI_WORDS_H
+#pragma once
 
 #include "ext/trace/record.h"
 
@@ -38,5 +37,3 @@ void tni_put_account(FILE *file, const tni_log *log, bool for_page);
 
 /* The page; the bytes 1, 2 and 3 stand for title, static part and accounts (page/embed.py). */
 extern const unsigned char tni_page[];
-
-#endif

@@ -12,8 +12,7 @@
  * allocated. Chunk borders depend only on sizes, and partial sums are combined in index order, so
  * the bits do not depend on the number of threads.
  */
-#ifndef TNI_CPU_H
-#define TNI_CPU_H
+#pragma once
 
 #include "base/base.h"
 #include "tensor/kernels.h"
@@ -155,6 +154,4 @@ TNI_SPAN_PROTOTYPES(K64)
 tn_status K32(tni_order_lines)(const tni_order *a);
 tn_status K64(tni_order_lines)(const tni_order *a);
 extern const tni_backend TNI_CAT2(tni_cpu_table, TNI_ISA);
-#endif
-
 #endif

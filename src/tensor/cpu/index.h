@@ -1,7 +1,6 @@
 /* index.h - shared by kernels that take an index or make one: an element moves, an index is
  * checked. */
-#ifndef TNI_CPU_INDEX_H
-#define TNI_CPU_INDEX_H
+#pragma once
 
 #include "tensor/cpu/cpu.h"
 
@@ -43,5 +42,3 @@ static inline tn_status tni_check_index(const tni_array *index, int64_t size)
     }
     return TN_OK;
 }
-
-#endif

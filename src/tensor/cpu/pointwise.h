@@ -5,8 +5,7 @@
  * int64_t (for integers and bool); other dtypes pass through buffers of BLOCK elements. A row is
  * one strided loop.
  */
-#ifndef TNI_CPU_POINTWISE_H
-#define TNI_CPU_POINTWISE_H
+#pragma once
 
 #include "tensor/cpu/cpu.h"
 #include "tensor/formulas.h"
@@ -96,6 +95,4 @@ typedef struct tni_reducer {
 extern const tni_reducer K32(tni_reducer), K64(tni_reducer);
 #ifndef TNI_REAL_NAME
 extern const tni_reducer K(tni_reducer);
-#endif
-
 #endif

@@ -4,8 +4,7 @@
  * Every thread that calls kernels has its own pool, created when first needed and ended with the
  * thread: itself as member 0, and helper threads.
  */
-#ifndef TNI_THREAD_POOL_H
-#define TNI_THREAD_POOL_H
+#pragma once
 
 #include "tensor/cpu/cpu.h"
 
@@ -23,5 +22,3 @@ bool tni_thread_pool_busy(void);
 /* Keeps BLAS from starting threads in the calling thread, for good: each helper's first call
  * (dense/cut.c). */
 void tni_blas_stay_single(void);
-
-#endif

@@ -10,8 +10,7 @@
  *
  * Source: Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter "Intel AMX".
  */
-#ifndef TNI_CPU_TILES_H
-#define TNI_CPU_TILES_H
+#pragma once
 
 #include <immintrin.h>
 #include <stdbool.h>
@@ -106,5 +105,3 @@ static inline void store_square(float *sums)
     _tile_stored(2, sums + LOWER, SUMS_ROW);
     _tile_stored(3, sums + LOWER + SIDE, SUMS_ROW);
 }
-
-#endif

@@ -4,8 +4,7 @@
  * has edges. With stride 2 a row of the band holds the even columns of the padded image first, then
  * the odd ones; so places that a tap reads for neighbours of y are neighbours, too.
  */
-#ifndef TNI_CPU_BAND_H
-#define TNI_CPU_BAND_H
+#pragma once
 
 #if defined __AVX512F__
 #include <immintrin.h>
@@ -237,5 +236,3 @@ static inline void plan_rows(window *p, int64_t planes, int64_t unit, int64_t by
     p->rows = tni_up((p->h - 1) / pieces + 1, unit);
     p->pieces = (p->h - 1) / p->rows + 1;
 }
-
-#endif

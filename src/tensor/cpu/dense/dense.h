@@ -5,8 +5,7 @@
  * AMX), small.c (tiny products), blas.c, onednn_use.c with its module, and conv.c, which takes
  * every convolution.
  */
-#ifndef TNI_DENSE_H
-#define TNI_DENSE_H
+#pragma once
 
 #include "tensor/cpu/cpu.h"
 #include "tensor/cpu/dense/onednn.h"
@@ -142,5 +141,3 @@ enum { TNI_SMALL_STRIP = 8 };
 TNI_DENSE_PROTOTYPES(baseline)
 TNI_DENSE_PROTOTYPES(avx2)
 TNI_DENSE_PROTOTYPES(avx512)
-
-#endif

@@ -3,8 +3,7 @@
  * the first product or convolution that is large enough. The module does not link to tenon: it
  * exports one function, which returns the module's table.
  */
-#ifndef TNI_ONEDNN_H
-#define TNI_ONEDNN_H
+#pragma once
 
 #include "tensor/kernels.h"
 
@@ -44,5 +43,3 @@ typedef struct tni_onednn {
 
 /* The table, or NULL with the reason in why (size bytes). */
 typedef const tni_onednn *(*tni_onednn_open)(const char *id, char *why, size_t size);
-
-#endif

@@ -2,8 +2,7 @@
  * onednn_module.h - what the files of the oneDNN module share: plans of oneDNN calls, and the two
  * interfaces of oneDNN (2.6 and 3.x) as one.
  */
-#ifndef TNI_ONEDNN_MODULE_H
-#define TNI_ONEDNN_MODULE_H
+#pragma once
 
 #include <dnnl.h>
 
@@ -75,5 +74,3 @@ dnnl_status_t tni_dnnl_step_add(tni_dnnl_plan *plan, const_dnnl_primitive_desc_t
 
 bool tni_dnnl_product(const tni_product *p);
 bool tni_dnnl_convolve(const tni_convolution *c);
-
-#endif

@@ -2,8 +2,7 @@
  * vector.h - vectors of f32 as wide as the instruction set's registers, for files that hold a
  * result in registers (tile.c, winograd.c).
  */
-#ifndef TNI_CPU_VECTOR_H
-#define TNI_CPU_VECTOR_H
+#pragma once
 
 #include "tensor/cpu/cpu.h"
 
@@ -59,5 +58,3 @@ TNI_INLINE void add_lanes(vector x[LANES], float y[LANES])
     }
     *(vector *)y = x[0];
 }
-
-#endif

@@ -4,8 +4,7 @@
  * Sums: vector lanes inside a block of BLOCK elements, blocks added in double. In f32 the error is
  * that of adding at most BLOCK / lanes numbers, whatever the length of the row.
  */
-#ifndef TNI_CPU_ROWS_H
-#define TNI_CPU_ROWS_H
+#pragma once
 
 #include "tensor/classes.h"
 #include "tensor/cpu/pointwise.h"
@@ -157,5 +156,3 @@ static inline tn_status wide_moments(const tni_array *x, double eps, moments *m)
     m->rstd = 1.0 / hypot(m->deviation, sqrt(eps));
     return status;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * cblas.h - the part of OpenBLAS that tenon calls, where there is none: in a browser. Row-major
  * operands, alpha 1, beta 0 or 1; plain.c computes it on the thread that calls.
  */
-#ifndef TNI_PLAIN_CBLAS_H
-#define TNI_PLAIN_CBLAS_H
+#pragma once
 
 typedef int blasint;
 enum { CblasRowMajor = 101, CblasNoTrans = 111, CblasTrans = 112 };
@@ -39,5 +38,3 @@ static inline void openblas_set_num_threads(int n)
 {
     (void)n;
 }
-
-#endif
