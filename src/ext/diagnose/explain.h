@@ -9,6 +9,7 @@
 #pragma once
 
 #include "autograd/notify.h"
+#include "ext/diagnose/arena.h"
 #include "ext/diagnose/stream.h"
 #include "io/file.h"
 #include "nn/module.h"
@@ -68,22 +69,22 @@ typedef struct tni_run {
     const char *what;     /* and "the loss" */
     tn_module *model;
     tni_loss loss;
-    void *user;     /* for loss */
-    tni_map member; /* registered in the model: tensor -> tensor */
-    tni_map known;  /* tensor -> its number + 1, or `fresh` */
-    tni_map parts;  /* module -> its index + 1 */
+    void *user;      /* for loss */
+    tni_map member;  /* registered in the model: tensor -> tensor */
+    tni_map known;   /* tensor -> its number + 1, or `fresh` */
+    tni_map parts;   /* module -> its index + 1 */
+    tni_arena arena; /* of the arrays */
     tni_part *part;
     struct tni_batch *buffers; /* of the model, from before the run; NULL: nothing to restore */
     tni_value *value;
     tni_use *use;
     tni_end *ends;
     tn_list *leaves;          /* the parameters that require grad; current scope */
-    tn_tensor **leaf, **grad; /* those, and their gradients: one block */
+    tn_tensor **leaf, **grad; /* those, and their gradients */
     size_t n_part, n_value, n_use, n_ends;
-    size_t part_room, value_room, use_room, ends_room;
     tni_lines unregistered, mistakes;
-    bool unscaled; /* an input that is not scaled was seen */
-    bool failed;   /* out of memory where no status could be returned */
+    bool unscaled;    /* an input that is not scaled was seen */
+    tn_status failed; /* out of memory where no status could be returned */
     unsigned char generator[TN_GENERATOR_STATE_SIZE];
 } tni_run;
 

@@ -35,27 +35,27 @@ static int number(tni_run *r, const tn_tensor *t)
     const int known = tni_run_number(r, t);
     const bool old = !tni_map_get(&r->known, t);
     if (known >= 0) return known;
-    r->failed = r->failed || r->n_value >= INT32_MAX / 2 ||
-                !tni_room(&r->value, &r->value_room, r->n_value, 1, sizeof *r->value) ||
-                tni_map_put(&r->known, t, (void *)(uintptr_t)(r->n_value + 1)) < 0;
-    if (r->failed) return -1;
-    r->value[r->n_value] = (tni_value){
-        .old = old, .dtype = t->dtype, .parameter = t->requires_grad && tni_map_get(&r->member, t)
-    };
-    return (int)r->n_value++;
+    tni_value *v = tni_arena_more(&r->arena, &r->value, &r->n_value, sizeof *v);
+    if (r->n_value > INT32_MAX / 2 || tni_map_put(&r->known, t, (void *)(uintptr_t)r->n_value) < 0)
+        r->failed = TN_E_NOMEM;
+    if (!v || r->failed) return -1;
+    *v = (tni_value){ .old = old,
+                      .dtype = t->dtype,
+                      .parameter = t->requires_grad && tni_map_get(&r->member, t) };
+    return (int)r->n_value - 1;
 }
 
 static void handle_made(tni_watcher *self, const tn_tensor *t)
 {
     tni_run *r = (tni_run *)self;
-    if (tni_map_put(&r->known, t, fresh) < 0) r->failed = true;
+    if (tni_map_put(&r->known, t, fresh) < 0) r->failed = TN_E_NOMEM;
 }
 
 static void put_end(tni_run *r, const tn_tensor *t)
 {
     int n = number(r, t);
-    r->failed = r->failed || !tni_room(&r->ends, &r->ends_room, r->n_ends, 1, sizeof *r->ends);
-    if (!r->failed) r->ends[r->n_ends++] = 2 * (tni_end)n + t->requires_grad;
+    tni_end *end = tni_arena_more(&r->arena, &r->ends, &r->n_ends, sizeof *end);
+    if (end) *end = 2 * (tni_end)n + t->requires_grad;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -64,7 +64,7 @@ static void put_end(tni_run *r, const tn_tensor *t)
 static const tni_call_site *here(tni_run *r)
 {
     tni_call_site *site;
-    r->failed |= tni_call_site_now(&site) != TN_OK;
+    if (tni_call_site_now(&site) != TN_OK) r->failed = TN_E_NOMEM;
     return site;
 }
 
@@ -122,8 +122,7 @@ static void look(tni_run *r, const tn_tensor *t, const char *who, const char *do
 static tn_status take_down(tni_run *r, tni_use use, tn_tensor *const *in, int n_in,
                            tn_tensor *const *out, int n_out)
 {
-    r->failed = r->failed || r->n_ends > INT32_MAX / 2 ||
-                !tni_room(&r->use, &r->use_room, r->n_use, 1, sizeof *r->use);
+    if (r->n_ends > INT32_MAX / 2) r->failed = TN_E_NOMEM;
     if (r->failed) return TN_OK;
     use.module = calling(r, here(r));
     use.end = (int)r->n_ends;
@@ -134,7 +133,8 @@ static tn_status take_down(tni_run *r, tni_use use, tn_tensor *const *in, int n_
     }
     for (int i = 0; i < n_out; i++) put_end(r, out[i]);
     use.n_out = n_out;
-    r->use[r->n_use++] = use;
+    tni_use *to = tni_arena_more(&r->arena, &r->use, &r->n_use, sizeof *to);
+    if (to) *to = use;
     for (int i = 0; i < n_out && !r->failed; i++)
         r->value[r->ends[use.end + use.n_in + i] / 2].maker = r->n_use;
     char who[96];
@@ -192,9 +192,9 @@ static void saw_call(tni_watcher *self, tn_module *m, int n_in, tn_tensor *const
 static tn_status add_part(tn_module *m, const char *path, void *user)
 {
     tni_run *r = user;
-    if (!tni_room(&r->part, &r->part_room, r->n_part, 1, sizeof *r->part)) return TN_E_NOMEM;
-    tni_part *p = &r->part[r->n_part++];
-    *p = (tni_part){ .module = tn_module_keep(m), .path = tni_strdup(path) };
+    tni_part *p = tni_arena_more(&r->arena, &r->part, &r->n_part, sizeof *p);
+    if (!p) return TN_E_NOMEM;
+    *p = (tni_part){ .module = tn_module_keep(m), .path = tni_arena_text(&r->arena, path) };
     if (!p->path || tni_map_put(&r->parts, m, (void *)(uintptr_t)r->n_part) < 0) return TN_E_NOMEM;
     for (int i = 0; i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
@@ -215,6 +215,7 @@ static tn_status add_part(tn_module *m, const char *path, void *user)
 tn_status tni_run_carry(tni_run *r)
 {
     tn_status status = TN_OK;
+    r->arena.failed = &r->failed;
     if (!(r->buffers = tni_calloc(sizeof *r->buffers))) return TN_E_NOMEM;
     if (r->model) TN_NO_GRAD status = tni_walk(r->model, TNI_ONCE, add_part, NULL, r);
     tn_generator_get_state(tn_default_generator(), r->generator);
@@ -314,7 +315,7 @@ tn_status tni_run_gradients(tni_run *r, const tn_list *parameters, tn_tensor *lo
     r->leaves = tn_list_filter(parameters, tni_trains, NULL);
     if (!r->leaves) return tni_pending();
     int n = r->leaves->n;
-    r->leaf = tni_alloc_n(2 * (size_t)n + 1, sizeof *r->leaf); /* never 0 */
+    r->leaf = tni_arena_alloc(&r->arena, 2 * (size_t)n * sizeof *r->leaf);
     if (!r->leaf) return TN_E_NOMEM;
     r->grad = r->leaf + n;
     for (int i = 0; i < n; i++) {
@@ -344,14 +345,9 @@ void tni_run_free(tni_run *r)
     tni_batch_free(r->buffers);
     for (size_t i = 0; i < r->n_part; i++) {
         tn_module_drop(r->part[i].module);
-        tni_strfree(r->part[i].path);
         tn_drop(r->part[i].extra);
     }
-    if (r->leaf) tni_free(r->leaf, (2 * (size_t)r->leaves->n + 1) * sizeof *r->leaf);
-    tni_room_free(&r->part, &r->part_room, sizeof *r->part);
-    tni_room_free(&r->value, &r->value_room, sizeof *r->value);
-    tni_room_free(&r->use, &r->use_room, sizeof *r->use);
-    tni_room_free(&r->ends, &r->ends_room, sizeof *r->ends);
+    tni_arena_free(&r->arena);
     tni_map_free(&r->parts);
     tni_map_free(&r->member);
     tni_map_free(&r->known);

@@ -65,7 +65,7 @@ static void judge_classes(tni_run *r, const char *op, const int64_t *ids, int64_
                 "(data): of %" PRId64 " targets of tn_%s none is class 0, and all of 1 to %" PRId64
                 " are there: want classes counted from 0",
                 counted, op, c - 1);
-    r->failed |= !seen;
+    if (!seen) r->failed = TN_E_NOMEM;
     tni_free(seen, (size_t)c + 1);
 }
 
@@ -155,7 +155,7 @@ void tni_run_judge(tni_run *r, tni_use *use, const tni_call *c)
         }
     }
     tni_watch_suspended--;
-    r->failed |= tni_error_count != errors;
+    if (tni_error_count != errors) r->failed = TN_E_NOMEM;
 }
 
 /* Whether a later op reads what use made together with a parameter: it is no final probability. */

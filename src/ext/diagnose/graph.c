@@ -10,6 +10,7 @@
 
 #include "autograd/call_site.h"
 #include "autograd/tape.h"
+#include "ext/diagnose/arena.h"
 #include "io/io.h"
 #include "nn/module.h"
 
@@ -23,20 +24,20 @@ typedef struct item {
 
 typedef struct walk {
     tni_tape tape;
+    tni_arena arena; /* of the arrays */
     item *items;
     int *from;    /* item of each input of each op, in the tape's order; -1: absent or an op's */
     int *written; /* ids, call by call */
     tn_graph_call *calls;
     const tni_call_site **sites; /* of the calls */
     tn_graph_value *values;      /* of the node shown now */
-    size_t n_items, n_from, n_written, n_calls, n_values;
-    size_t item_room, from_room, written_room, call_room, site_room;
+    size_t n_items, n_from, n_written, n_calls, n_sites;
     tni_map leaves;  /* handle -> item + 1 */
     tni_map memory;  /* address -> newest item there + 1 */
     tni_map known;   /* of the model: handles, and addresses -> tn_entry */
     tni_map listed;  /* tni_call_site -> call + 1 */
     tni_map modules; /* module -> number of its calls so far */
-    bool failed;     /* out of memory, or no list of the model */
+    tn_status failed;
 } walk;
 
 /* Numbers in a map's values: 0 is "not there". */
@@ -47,7 +48,7 @@ static size_t get(const tni_map *map, const void *key)
 
 static void put(walk *w, tni_map *map, const void *key, size_t number)
 {
-    w->failed = w->failed || tni_map_put(map, key, (void *)(uintptr_t)number) < 0;
+    if (tni_map_put(map, key, (void *)(uintptr_t)number) < 0) w->failed = TN_E_NOMEM;
 }
 
 static const void *address(const tn_tensor *t)
@@ -59,12 +60,12 @@ static const void *address(const tn_tensor *t)
 
 static void know(walk *w, const tn_list *list)
 {
-    w->failed = w->failed || !list;
-    for (int i = 0; !w->failed && i < list->n; i++) {
-        tn_entry *e = &list->entry[i];
+    if (!list) w->failed = tni_pending();
+    for (int i = 0; list && i < list->n; i++) {
+        const tn_entry *e = &list->entry[i];
         const void *at = address(e->tensor);
-        w->failed = tni_map_put(&w->known, e->tensor, e) < 0 ||
-                    (!tni_map_get(&w->known, at) && tni_map_put(&w->known, at, e) < 0);
+        put(w, &w->known, e->tensor, (uintptr_t)e);
+        if (!tni_map_get(&w->known, at)) put(w, &w->known, at, (uintptr_t)e);
     }
 }
 
@@ -80,10 +81,9 @@ static const tn_entry *entry_of(const walk *w, const item *it)
 
 static int item_add(walk *w, tn_tensor *t, tni_meta meta, bool gradient)
 {
-    w->failed = w->failed || !tni_room(&w->items, &w->item_room, w->n_items, 1, sizeof *w->items);
-    if (w->failed) return -1;
-    item it = { t, meta, gradient, t ? (int)get(&w->memory, address(t)) - 1 : -1 };
-    w->items[w->n_items++] = it;
+    item *it = tni_arena_more(&w->arena, &w->items, &w->n_items, sizeof *it);
+    if (!it) return -1;
+    *it = (item){ t, meta, gradient, t ? (int)get(&w->memory, address(t)) - 1 : -1 };
     if (t) tn_keep(t); /* a visitor may run a backward, which frees what nodes kept */
     if (t) put(w, &w->memory, address(t), w->n_items);
     if (gradient) put(w, &w->leaves, t, w->n_items);
@@ -125,14 +125,12 @@ static void list_call(walk *w, const tni_call_site *p)
 {
     if (!p || get(&w->listed, p)) return;
     list_call(w, p->outer);
-    size_t time = get(&w->modules, p->module) + 1, id = w->n_calls;
-    w->failed = w->failed || !tni_room(&w->calls, &w->call_room, id, 1, sizeof *w->calls) ||
-                !tni_room(&w->sites, &w->site_room, id, 1, sizeof *w->sites);
-    if (w->failed) return;
-    w->calls[id] =
-        (tn_graph_call){ .id = (int)id, .module = p->path, .type = p->type, .time = (int)time };
-    w->sites[id] = p;
-    w->n_calls++;
+    size_t time = get(&w->modules, p->module) + 1;
+    const tni_call_site **site = tni_arena_more(&w->arena, &w->sites, &w->n_sites, sizeof *site);
+    tn_graph_call *call = tni_arena_more(&w->arena, &w->calls, &w->n_calls, sizeof *call);
+    if (!site || !call) return;
+    *site = p;
+    *call = (tn_graph_call){ (int)w->n_calls - 1, p->path, p->type, (int)time, NULL, 0, NULL };
     put(w, &w->modules, p->module, time);
     put(w, &w->listed, p, w->n_calls);
 }
@@ -143,13 +141,13 @@ static tn_status number_all(walk *w, tn_tensor *root, tn_graph_options o)
 {
     if (o.model) know(w, tn_parameters(o.model));
     if (o.model) know(w, tn_buffers(o.model));
-    TNI_TRY(w->failed ? tni_pending() : tni_tape_from(&w->tape, 1, &root->node));
+    TNI_TRY(w->failed);
+    TNI_TRY(tni_tape_from(&w->tape, 1, &root->node));
     if (!root->node) item_of(w, root, root->requires_grad);
-    w->n_values = 1;
+    size_t most = 1;
     for (size_t k = 0; k < w->tape.n; k++) {
         const tni_node *node = w->tape.node[k];
-        size_t values = (size_t)node->n_in + (size_t)node->n_out + (size_t)node->n_saved;
-        w->n_values = TNI_MAX(w->n_values, values);
+        most = TNI_MAX(most, (size_t)node->n_in + (size_t)node->n_out + (size_t)node->n_saved);
         for (int i = 0; i < node->n_in; i++) {
             const tni_edge *edge = &node->edge[i];
             int from = -1;
@@ -158,31 +156,27 @@ static tn_status number_all(walk *w, tn_tensor *root, tn_graph_options o)
                 from =
                     t ? item_of(w, t, edge->leaf != NULL) : item_add(w, NULL, node->in[i], false);
             }
-            w->failed =
-                w->failed || !tni_room(&w->from, &w->from_room, w->n_from, 1, sizeof *w->from);
-            if (!w->failed) w->from[w->n_from++] = from;
+            int *to = tni_arena_more(&w->arena, &w->from, &w->n_from, sizeof *to);
+            if (to) *to = from;
         }
     }
     for (size_t k = w->tape.n; k-- > 0;)
         if (w->tape.node[k]->origin) list_call(w, w->tape.node[k]->origin->site);
     for (size_t i = 0; i < w->n_calls; i++)
         for (size_t k = 0; k < w->sites[i]->n_written; k++) {
-            int it = item_of(w, w->sites[i]->written[k], false);
-            w->failed = w->failed || !tni_room(&w->written, &w->written_room, w->n_written, 1,
-                                               sizeof *w->written);
-            if (!w->failed) w->written[w->n_written++] = (int)w->tape.n + it;
+            int *to = tni_arena_more(&w->arena, &w->written, &w->n_written, sizeof *to);
+            if (to) *to = (int)w->tape.n + item_of(w, w->sites[i]->written[k], false);
         }
-    if (w->failed) return tni_pending();
     int *written = w->written;
-    for (size_t i = 0; i < w->n_calls; i++) { /* pointers into the arrays, which are complete */
+    for (size_t i = 0; !w->failed && i < w->n_calls; i++) { /* the arrays are complete */
         const tni_call_site *p = w->sites[i];
         if (p->outer) w->calls[i].outer = &w->calls[get(&w->listed, p->outer) - 1];
         w->calls[i].n_written = (int)p->n_written;
         w->calls[i].written = written;
         if (written) written += p->n_written;
     }
-    w->values = tni_alloc_n(w->n_values, sizeof *w->values);
-    return w->values ? TN_OK : TN_E_NOMEM;
+    w->values = tni_arena_alloc(&w->arena, most * sizeof *w->values);
+    return w->failed;
 }
 
 static tn_graph_value value_of(tni_meta meta, const tn_tensor *kept, uint64_t version)
@@ -271,12 +265,7 @@ static void walk_free(walk *w)
     tni_tape_free(&w->tape);
     for (size_t i = 0; i < w->n_items; i++)
         if (w->items[i].tensor) tn_drop(w->items[i].tensor);
-    tni_room_free(&w->items, &w->item_room, sizeof *w->items);
-    tni_room_free(&w->from, &w->from_room, sizeof *w->from);
-    tni_room_free(&w->written, &w->written_room, sizeof *w->written);
-    tni_room_free(&w->calls, &w->call_room, sizeof *w->calls);
-    tni_room_free(&w->sites, &w->site_room, sizeof *w->sites);
-    tni_free(w->values, w->n_values * sizeof *w->values);
+    tni_arena_free(&w->arena);
     tni_map *map[] = { &w->leaves, &w->memory, &w->known, &w->listed, &w->modules };
     for (int i = 0; i < 5; i++) tni_map_free(map[i]);
 }
@@ -287,7 +276,7 @@ tn_status tn_graph_visit(tn_tensor *root, tn_graph_visitor visit, void *user,
     if (tni_absent(root)) return tni_poison("tn_graph_visit", "root");
     if (!visit) return tni_error(TN_E_INVALID, "tn_graph_visit: visit is NULL: want a function");
     TNI_SCOPES_STAY;
-    walk w = { 0 };
+    walk w = { .arena.failed = &w.failed };
     tn_scope scope = tn_scope_begin(); /* of the model's lists */
     tn_keep(root);
     tn_status status = options.model ? tni_module_check("tn_graph_visit", options.model) : TN_OK;

@@ -10,6 +10,7 @@
 
 #include "autograd/call_site.h"
 #include "autograd/notify.h"
+#include "ext/diagnose/arena.h"
 #include "ext/diagnose/stream.h"
 #include "io/json.h"
 #include "nn/module.h"
@@ -37,10 +38,12 @@ typedef struct lap {
 typedef struct profile {
     tni_watcher watcher;
     tn_profile_options o;
+    tni_arena arena;
     part *parts;
-    lap *laps;       /* of the last step, if somebody wants them */
-    int64_t *around; /* the parts whose work is interrupted, the innermost last */
-    size_t n_parts, n_laps, depth, capacity[3];
+    lap *laps; /* of the last step, if somebody wants them */
+    int64_t
+        *around; /* the parts whose work is interrupted, the innermost last; a block of its own */
+    size_t n_parts, n_laps, depth, capacity;
     tni_map made;               /* storages -> 1 + the part that made them */
     int64_t at_work, live;      /* a part; bytes of what was made in this step */
     int64_t peak, made_at_peak; /* bytes in use, and live then */
@@ -83,21 +86,18 @@ static int64_t part_of(profile *p, const char *op, kind kind, const tni_call_sit
         if (q->kind == kind && strcmp(q->op, op) == 0 && strcmp(q->module, module) == 0)
             return (int64_t)i;
     }
-    if (!tni_room(&p->parts, &p->capacity[0], p->n_parts, 1, sizeof *p->parts))
-        return p->failed = TN_E_NOMEM, BETWEEN;
-    part *new = &p->parts[p->n_parts];
-    *new = (part){ .op = tni_strdup(op), .module = tni_strdup(module), .kind = kind };
-    if (new->op &&new->module) return (int64_t)p->n_parts++;
-    tni_strfree(new->op);
-    tni_strfree(new->module);
-    return p->failed = TN_E_NOMEM, BETWEEN;
+    char *own_op = tni_arena_text(&p->arena, op), *own = tni_arena_text(&p->arena, module);
+    part *to = own_op && own ? tni_arena_more(&p->arena, &p->parts, &p->n_parts, sizeof *to) : NULL;
+    if (!to) return BETWEEN;
+    *to = (part){ .op = own_op, .module = own, .kind = kind };
+    return (int64_t)p->n_parts - 1;
 }
 
 /* ---- laps ------------------------------------------------------------------------------------ */
 
 static void enter(profile *p, int64_t whose)
 {
-    if (tni_room(&p->around, &p->capacity[1], p->depth, 1, sizeof *p->around))
+    if (tni_room(&p->around, &p->capacity, p->depth, 1, sizeof *p->around))
         p->around[p->depth++] = p->at_work;
     else
         p->failed = TN_E_NOMEM;
@@ -116,13 +116,11 @@ static void end_lap(profile *p)
     if (p->on_gpu && tn_cuda_synchronize() != TN_OK) p->failed = tni_pending();
     double t = now();
     p->parts[whose].seconds += t - p->since;
-    if (p->keeps_laps) {
-        if (p->adds_up)
-            p->laps[p->n_laps - 1].to = t;
-        else if (tni_room(&p->laps, &p->capacity[2], p->n_laps, 1, sizeof *p->laps))
-            p->laps[p->n_laps++] = (lap){ whose, p->since, t };
-        else
-            p->failed = TN_E_NOMEM;
+    if (p->keeps_laps && p->adds_up) {
+        p->laps[p->n_laps - 1].to = t;
+    } else if (p->keeps_laps) {
+        lap *to = tni_arena_more(&p->arena, &p->laps, &p->n_laps, sizeof *to);
+        if (to) *to = (lap){ whose, p->since, t };
     }
     p->since = t;
     p->adds_up = false;
@@ -492,18 +490,6 @@ static tn_status measure(profile *p, tn_profile_step step, void *user)
     return status;
 }
 
-static void profile_free(profile *p)
-{
-    for (size_t i = 0; i < p->n_parts; i++) {
-        tni_strfree(p->parts[i].op);
-        tni_strfree(p->parts[i].module);
-    }
-    tni_room_free(&p->parts, &p->capacity[0], sizeof *p->parts);
-    tni_room_free(&p->around, &p->capacity[1], sizeof *p->around);
-    tni_room_free(&p->laps, &p->capacity[2], sizeof *p->laps);
-    tni_map_free(&p->made);
-}
-
 tn_status tn_profile(tn_profile_step step, void *user, tn_profile_options o)
 {
     TNI_C_NUMBERS;
@@ -514,6 +500,7 @@ tn_status tn_profile(tn_profile_step step, void *user, tn_profile_options o)
     if (tni_host_refused(f, "measures a step", "it outside of the captured step"))
         return TN_E_STATE;
     profile p = { .o = o,
+                  .arena.failed = &p.failed,
                   .watcher = { .only_times = true,
                                .starts = starts,
                                .applied = applied,
@@ -535,6 +522,8 @@ tn_status tn_profile(tn_profile_step step, void *user, tn_profile_options o)
     tni_watch(outer);
     if (status == TN_OK && o.file) status = print(&p);
     if (status == TN_OK && o.events) status = print_laps(&p);
-    profile_free(&p);
+    tni_arena_free(&p.arena);
+    tni_room_free(&p.around, &p.capacity, sizeof *p.around);
+    tni_map_free(&p.made);
     return status;
 }

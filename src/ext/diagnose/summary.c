@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "ext/diagnose/arena.h"
 #include "ext/diagnose/stream.h"
 #include "nn/module.h"
 
@@ -29,18 +30,14 @@ typedef struct table {
     row *rows;
     int64_t n, inner; /* inner: the row of the module that the walk is in, -1: none */
     size_t capacity;
-    tni_map seen;  /* tensors counted so far, and modules: -> their first path */
-    tni_map gives; /* modules that have run: -> " -> [64,16]" */
-    int inside;    /* levels below a module that was shown before */
+    tni_arena arena; /* of texts */
+    tni_map seen;    /* tensors counted so far, and modules: -> their first path */
+    tni_map gives;   /* modules that have run: -> " -> [64,16]" */
+    int inside;      /* levels below a module that was shown before */
     total parameters, buffers;
 } table;
 
 /* ---- rows ------------------------------------------------------------------------------------ */
-
-static void drop_rows(table *t, int64_t from)
-{
-    while (t->n > from) tni_strfree(t->rows[--t->n].text);
-}
 
 static tn_status add_row(table *t, int64_t number, const char *text, int64_t parameters,
                          int64_t buffers)
@@ -49,7 +46,7 @@ static tn_status add_row(table *t, int64_t number, const char *text, int64_t par
     row r = { .depth = t->inner < 0 ? 0 : t->rows[t->inner].depth + 1,
               .number = number,
               .times = 1,
-              .text = tni_strdup(text),
+              .text = tni_arena_text(&t->arena, text),
               .parameters = parameters,
               .buffers = buffers,
               .parent = t->inner,
@@ -120,12 +117,8 @@ static tn_status go_in(tn_module *m, const char *path, void *user)
     if (t->inside > 1) return TN_OK;
     char first[LONGEST + 1];
     if (!before && m->state->holders > 1) { /* others are seen once */
-        char *copy = tni_strdup(shown_path(path, first));
-        if (!copy) return TN_E_NOMEM;
-        if (tni_map_put(&t->seen, m, copy) < 0) {
-            tni_strfree(copy);
-            return TN_E_NOMEM;
-        }
+        char *copy = tni_arena_text(&t->arena, shown_path(path, first));
+        if (!copy || tni_map_put(&t->seen, m, copy) < 0) return TN_E_NOMEM;
     }
     char type[256];
     tni_module_text(m, type, sizeof type);
@@ -169,7 +162,7 @@ static tn_status come_out(tn_module *m, const char *path, void *user)
     if (t->inner < 0) return TN_OK;
     row *parent = &t->rows[t->inner];
     if (parent->child >= 0 && alike(t, parent->child, own)) {
-        drop_rows(t, own);
+        t->n = own;
         t->rows[parent->child].times++;
     } else {
         parent->child = own;
@@ -190,10 +183,8 @@ static tn_status note_shapes(tn_module *m, int n_in, tn_tensor *const *in, int n
     for (int i = 0; i < n_out; i++)
         tni_text_add(text, sizeof text, "%s%s", i ? ", " : " -> ",
                      tni_none(out[i]) ? "none" : tni_shape_text(&out[i]->shape));
-    char *copy = tni_strdup(text);
-    if (copy && tni_map_put(&t->gives, m, copy) >= 0) return TN_OK;
-    tni_strfree(copy);
-    return TN_E_NOMEM;
+    char *copy = tni_arena_text(&t->arena, text);
+    return copy && tni_map_put(&t->gives, m, copy) >= 0 ? TN_OK : TN_E_NOMEM;
 }
 
 static tn_status watch(tn_module *m, void *table)
@@ -315,13 +306,9 @@ static tn_status summarize(const char *f, FILE *file, tn_module *m, tn_tensor *x
                 bytes_text(t.parameters.nbytes + t.buffers.nbytes, bytes, sizeof bytes));
         status = tni_stream_written(f, file);
     }
-    for (size_t i = 0; i < t.seen.capacity; i++)
-        if (t.seen.cell[i].key && t.seen.cell[i].value != &t) tni_strfree(t.seen.cell[i].value);
-    for (size_t i = 0; i < t.gives.capacity; i++)
-        if (t.gives.cell[i].key) tni_strfree(t.gives.cell[i].value);
     tni_map_free(&t.gives);
     tni_map_free(&t.seen);
-    drop_rows(&t, 0);
+    tni_arena_free(&t.arena);
     tni_room_free(&t.rows, &t.capacity, sizeof *t.rows);
     return status;
 }

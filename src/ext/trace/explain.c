@@ -20,9 +20,8 @@ typedef struct leaf {
 } leaf;
 
 typedef struct check {
-    leaf *leaves;
+    leaf *leaves; /* in run's arena */
     size_t n;
-    tni_arena arena;
     tni_run run; /* of again */
     char refused[200];
 } check;
@@ -38,7 +37,7 @@ static void note_leaf(tn_trace *tr, const tn_tensor *t, tn_tensor *grad)
     tn_scope scope = tn_scope_begin();
     tn_tensor *copy = tn_clone(grad);
     tni_record_ok(tr, copy ? TN_OK : tni_pending());
-    leaf *l = tni_arena_more(&c->arena, &c->leaves, &c->n, sizeof *l);
+    leaf *l = tni_arena_more(&c->run.arena, &c->leaves, &c->n, sizeof *l);
     if (l) *l = (leaf){ tn_keep((tn_tensor *)(uintptr_t)t), tn_keep(copy), share };
     tn_scope_end(scope);
 }
@@ -125,7 +124,7 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
                          .user = options.user } };
     tn_keep(loss);
     tr->user = &c;
-    c.arena.failed = &tr->failed;
+    c.run.arena.failed = &tr->failed;
     tr->leaf = options.again ? note_leaf : NULL;
     tn_status status = tn_backward(loss); /* its failure is the caller's, and told */
     note_loss(tr, loss);
@@ -143,7 +142,6 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
         tn_drop(c.leaves[i].tensor);
         tn_drop(c.leaves[i].gradient);
     }
-    tni_arena_free(&c.arena);
     tni_run_free(&c.run);
     tn_trace_free(tr);
     tn_drop(loss);

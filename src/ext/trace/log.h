@@ -10,26 +10,7 @@
 #include <tenon/trace.h>
 
 #include "base/map.h"
-
-/* ---- memory ---------------------------------------------------------------------------------- */
-
-/* A part of a log, freed as a whole; empty when zeroed. What lies in it is never freed alone. */
-typedef struct tni_arena {
-    struct tni_chunk *newest;
-    tn_status *failed; /* NULL, or becomes TN_E_NOMEM when there is none; then all fail */
-} tni_arena;
-
-/* Zeroed. NULL: out of memory, for the three below as well. */
-void *tni_arena_alloc(tni_arena *a, size_t size);
-/* A copy; of NULL: "" */
-char *tni_arena_text(tni_arena *a, const char *text);
-/* The next item, zeroed, of an array that only grows; items is the address of its pointer. */
-void *tni_arena_more(tni_arena *a, void *items, size_t *n, size_t size);
-/* The next item, zeroed, of an array of pointers to items. */
-void *tni_arena_new(tni_arena *a, void *items, size_t *n, size_t size);
-void tni_arena_free(tni_arena *a);
-
-/* ---- what is logged -------------------------------------------------------------------------- */
+#include "ext/diagnose/arena.h"
 
 /* A large tensor in at most 784 numbers: of its first matrices or images (its last two axes) one
  * element of every `down` rows and `across` columns. Of other shapes a histogram: slices is 0, and
