@@ -138,40 +138,34 @@ static int pieces(const conv *v, int64_t q, int64_t rows, piece *p)
     return n;
 }
 
-/* y, channels of a square at the first row of the frame, = sums + bias, rounded. A row that ends
- * within 16 lanes is stored as 16, which crosses a line of the cache less often. */
-static void write_square(const conv *v, const float *sums, const float *bias, int64_t channels,
-                         uint16_t *y, const piece *p, int n)
-{
-    for (int k = 0; k < n; k++) {
-        const float *from = sums + p[k].lane;
-        uint16_t *to = y + p[k].at;
-        for (int64_t i = 0; i < channels; i++, from += SQUARE, to += v->z.oh * v->z.ow) {
-            __m512 b = _mm512_set1_ps(bias[i]);
-            __m512 low = _mm512_add_ps(_mm512_loadu_ps(from), b);
-            if (p[k].wide) {
-                __m512 high = _mm512_add_ps(_mm512_loadu_ps(from + SIDE), b);
-                _mm512_mask_storeu_epi16(to, p[k].mask, (__m512i)_mm512_cvtne2ps_pbh(high, low));
-            } else {
-                _mm256_mask_storeu_epi16(to, (__mmask16)p[k].mask,
-                                         (__m256i)_mm512_cvtneps_pbh(low));
-            }
-        }
-    }
-}
-
 /* A square that is computed but not yet written: it is written while the next one is computed. */
 typedef struct pending {
     const float *sums, *bias;
     int64_t channels;
-    uint16_t *y;
+    uint16_t *y; /* of its first channel, at the first row of the frame */
     const piece *p;
-    int n;
+    int n; /* pieces; 0: there is no square */
 } pending;
 
-static void write_pending(const conv *v, const pending *s)
+/* y = sums + bias, rounded. A row that ends within 16 lanes is stored as 16, which crosses a line
+ * of the cache less often. */
+static void write_square(const conv *v, const pending *s)
 {
-    if (s->sums) write_square(v, s->sums, s->bias, s->channels, s->y, s->p, s->n);
+    for (int k = 0; k < s->n; k++) {
+        const piece *p = s->p + k;
+        const float *from = s->sums + p->lane;
+        uint16_t *to = s->y + p->at;
+        for (int64_t i = 0; i < s->channels; i++, from += SQUARE, to += v->z.oh * v->z.ow) {
+            __m512 b = _mm512_set1_ps(s->bias[i]);
+            __m512 low = _mm512_add_ps(_mm512_loadu_ps(from), b);
+            if (p->wide) {
+                __m512 high = _mm512_add_ps(_mm512_loadu_ps(from + SIDE), b);
+                _mm512_mask_storeu_epi16(to, p->mask, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+            } else {
+                _mm256_mask_storeu_epi16(to, (__mmask16)p->mask, (__m256i)_mm512_cvtneps_pbh(low));
+            }
+        }
+    }
 }
 
 typedef struct filter_scratch {
@@ -202,11 +196,11 @@ static void filter_frame(const conv *v, filter_scratch *s, int64_t r, int64_t ro
                              s->pieces[turn],
                              pieces(v, q, rows, s->pieces[turn]) };
             filter_square(v, weights, s->frame + 2 * q, s->sums + turn * SUMS, channels > SIDE);
-            write_pending(v, &last);
+            write_square(v, &last);
             last = here;
         }
     }
-    write_pending(v, &last);
+    write_square(v, &last);
 }
 
 /* Items: frames. */

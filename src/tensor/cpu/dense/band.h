@@ -7,7 +7,6 @@
 #pragma once
 
 #if defined __AVX512F__
-#include <immintrin.h>
 #define EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
 #define ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
 #elif defined __wasm_simd128__
@@ -24,7 +23,6 @@
 #include "tensor/internal.h"
 #include "tensor/math.h"
 
-#pragma GCC diagnostic ignored "-Wpsabi" /* of vectors that inlined functions return */
 /* Keeps v in a register: compilers read it from memory for each of its uses, across the borders of
  * cache lines, which takes twice as long as to multiply. */
 #if defined __AVX__
@@ -32,71 +30,6 @@
 #else
 #define HOLD(v) (void)(v)
 #endif
-
-typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
-typedef uint32_t words __attribute__((vector_size(4 * LANES)));
-
-/* ---- vectors in memory of f32 and bf16 ------------------------------------------------------- */
-
-/* n of LANES elements, the others 0. */
-TNI_INLINE vector load(const void *x, int64_t at, int64_t n, bool bf16)
-{
-    const float *wide = (const float *)x + at;
-    const uint16_t *narrow = (const uint16_t *)x + at;
-    vector v = { 0 };
-    halves h = { 0 };
-#if defined __AVX512F__
-    const __mmask16 mask = (__mmask16)((1u << n) - 1);
-    if (n < LANES && bf16) h = (halves)_mm256_maskz_loadu_epi16(mask, narrow);
-    if (n < LANES && !bf16) v = (vector)_mm512_maskz_loadu_ps(mask, wide);
-#else
-    for (int64_t i = 0; n < LANES && bf16 && i < n; i++) h[i] = narrow[i];
-    for (int64_t i = 0; n < LANES && !bf16 && i < n; i++) v[i] = wide[i];
-#endif
-    if (!bf16) return n < LANES ? v : *(const vector *)wide;
-    return (vector)(__builtin_convertvector(n < LANES ? h : *(const halves *)narrow, words) << 16);
-}
-
-/* tn_to_bf16 of each. */
-TNI_INLINE halves rounded(vector x)
-{
-    words u = (words)x, up = u + 0x7fff + ((u >> 16) & 1);
-#if defined __AVX512F__
-    up = (words)_mm512_mask_or_epi32((__m512i)up,
-                                     _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q),
-                                     (__m512i)u, _mm512_set1_epi32(0x400000));
-#else
-    const words nan = (words)(x != x);
-    up = (nan & (u | 0x400000)) | (~nan & up);
-#endif
-    return __builtin_convertvector(up >> 16, halves);
-}
-
-/* The first n lanes. */
-TNI_INLINE void store(vector v, void *y, int64_t at, int64_t n, bool bf16)
-{
-    float *wide = (float *)y + at;
-    uint16_t *narrow = (uint16_t *)y + at;
-    const halves h = bf16 ? rounded(v) : (halves){ 0 };
-    if (n == LANES && bf16) *(halves *)narrow = h;
-    if (n == LANES && !bf16) *(vector *)wide = v;
-    if (n == LANES) return;
-#if defined __AVX512F__
-    const __mmask16 mask = (__mmask16)((1u << n) - 1);
-    if (bf16)
-        _mm256_mask_storeu_epi16(narrow, mask, (__m256i)h);
-    else
-        _mm512_mask_storeu_ps(wide, mask, (__m512)v);
-#else
-    for (int64_t i = 0; bf16 && i < n; i++) narrow[i] = h[i];
-    for (int64_t i = 0; !bf16 && i < n; i++) wide[i] = v[i];
-#endif
-}
-
-static inline int64_t some(int64_t n)
-{
-    return TNI_MAX(TNI_MIN(n, LANES), 0);
-}
 
 /* ---- bands ----------------------------------------------------------------------------------- */
 

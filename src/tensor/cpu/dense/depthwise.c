@@ -125,17 +125,12 @@ static float *begin_band(const depthwise *p)
     return memset(tni_scratch_own(&p->scratch, 0), 0, p->more);
 }
 
-static float *part_of(const depthwise *p, size_t at)
-{
-    return tni_scratch_own(&p->scratch, at);
-}
-
 /* Items: pieces of planes. */
 static void filter(void *context, int64_t begin, int64_t end)
 {
     const depthwise *p = context;
     const window *s = &p->s;
-    float *from = begin_band(p), *w = part_of(p, p->sums), one;
+    float *from = begin_band(p), *w = tni_scratch_own(&p->scratch, p->sums), one;
     for (int64_t i = begin; i < end; i++) {
         const int64_t plane = i / s->pieces, first = i % s->pieces * s->rows;
         const int64_t rows = TNI_MIN(s->rows, s->h - first), channel = plane % p->channels;
@@ -246,9 +241,9 @@ static void sum_images(void *context, int64_t begin, int64_t end)
 {
     depthwise *p = context;
     const window *s = &p->s;
-    float *x = begin_band(p), *dy = part_of(p, p->more);
+    float *x = begin_band(p), *dy = tni_scratch_own(&p->scratch, p->more);
     memset(dy, 0, p->sums - p->more);
-    vector *sums = (vector *)part_of(p, p->sums);
+    vector *sums = tni_scratch_own(&p->scratch, p->sums);
     const int64_t taps = tni_up(p->taps, LANES);
     for (int64_t item = begin; item < end; item++) {
         const int64_t c0 = item * p->block, n = TNI_MIN(p->block, p->channels - c0);

@@ -22,17 +22,6 @@ enum { COLUMNS = 4, ROWS = LANES / COLUMNS };
  * to twice as long (docs/measurements.md). LEAST_AHEAD: bytes. */
 enum { AHEAD = 4 * COLUMNS, LEAST_AHEAD = 16384 };
 
-typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
-typedef uint32_t words __attribute__((vector_size(4 * LANES)));
-
-/* Elements i.. of a column. */
-TNI_INLINE vector load(const char *b, int64_t i, bool bf16)
-{
-    if (!bf16) return *(const vector *)(const void *)(b + i * 4);
-    const halves *from = (const void *)(b + i * 2);
-    return (vector)(__builtin_convertvector(*from, words) << 16);
-}
-
 /* Adds steps i.. of the columns, times steps i.. of the rows of A. */
 TNI_INLINE void multiply(vector sum[LANES], const float *a, int64_t lda, int rows,
                          const char *const *b, int64_t i, int64_t ahead, bool bf16)
@@ -40,7 +29,7 @@ TNI_INLINE void multiply(vector sum[LANES], const float *a, int64_t lda, int row
     vector x[COLUMNS];
     UNROLL
     for (int c = 0; c < COLUMNS; c++) {
-        x[c] = load(b[c], i, bf16);
+        x[c] = load(b[c], i, LANES, bf16);
         if (ahead) __builtin_prefetch(b[c] + i * (bf16 ? 2 : 4) + ahead, 0, 2);
     }
     UNROLL
