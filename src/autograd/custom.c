@@ -94,13 +94,6 @@ static own *own_new(const tn_custom_op *type, void *user, int n_out)
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static int position(tn_tensor *const *list, int n, const tn_tensor *t)
-{
-    while (n-- > 0)
-        if (list[n] == t) break;
-    return n;
-}
-
 tn_status tni_user_status(const char *who, const char *function, tn_status status, uint64_t errors)
 {
     if (tni_error_count != errors) return status == TN_OK ? tni_pending() : status;
@@ -159,7 +152,7 @@ static int sort_saved(own *o, int n_in, tn_tensor *const *in, tn_tensor *const *
     for (size_t k = 0; k < o->n_save; k++) {
         saved *s = &o->save[k];
         if (tni_none(s->tensor)) continue;
-        s->input = position(in, n_in, s->tensor);
+        for (s->input = n_in - 1; s->input >= 0 && in[s->input] != s->tensor;) s->input--;
         s->output = output_of(o, out, s->tensor);
         if (s->input >= 0) continue;
         s->other = n;
