@@ -66,3 +66,13 @@ void tni_arena_free(tni_arena *a)
     }
     a->newest = NULL;
 }
+
+tni_phrase tni_phrase_of(const char *format, ...)
+{
+    tni_phrase p;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(p.s, sizeof p.s, format, args);
+    va_end(args);
+    return p;
+}

@@ -1,4 +1,7 @@
-/* arena.h - memory of a report, a walk or a trace: what lies in it is freed as a whole. */
+/*
+ * arena.h - memory of a report, a walk or a trace: what lies in it is freed as a whole. And short
+ * texts that need none.
+ */
 #pragma once
 
 #include "base/base.h"
@@ -18,3 +21,10 @@ TNI_SHARED void *tni_arena_more(tni_arena *a, void *items, size_t *n, size_t siz
 /* The next item, zeroed, of an array of pointers to items. */
 TNI_SHARED void *tni_arena_new(tni_arena *a, void *items, size_t *n, size_t size);
 TNI_SHARED void tni_arena_free(tni_arena *a); /* may be used again */
+
+/* A few words, by value: fprintf(file, "%s", tni_log_result(op, 0).s). */
+typedef struct tni_phrase {
+    char s[512];
+} tni_phrase;
+
+TNI_SHARED tni_phrase tni_phrase_of(const char *format, ...) TN_PRINTF(1, 2);

@@ -149,8 +149,7 @@ static tn_list *values(tn_list *list, tn_module *m, tn_optim *opt)
 /* A pass by one part, whose loss is added to losses. */
 static void run_part(const check *c, tn_module *m, int part, int parts, tn_list *losses)
 {
-    char name[40] = "(loss)";
-    if (parts > 1) snprintf(name, sizeof name, "(loss of part %d)", part);
+    const tni_phrase name = tni_phrase_of(parts > 1 ? "(loss of part %d)" : "(loss)", part);
     if (tni_pending() != TN_OK) return;
     TN_SCOPE
     {
@@ -158,7 +157,7 @@ static void run_part(const check *c, tn_module *m, int part, int parts, tn_list 
         tn_status status =
             loss ? tni_pending() : tni_missing("tn_check_state: the loss is NULL: want one");
         if (status == TN_OK && c->backward) status = tn_backward(loss);
-        if (status == TN_OK) push(losses, "", (tn_entry){ .name = name, .tensor = loss });
+        if (status == TN_OK) push(losses, "", (tn_entry){ .name = name.s, .tensor = loss });
         tn_set_grad_enabled(true);
     }
 }
@@ -429,9 +428,8 @@ static tn_list *parts_by_hand(const check *c, tn_module *m, int parts)
 
 static void check_parts(check *c, int n, bool recomputed)
 {
-    char name[40];
-    snprintf(name, sizeof name, "in %d parts%s", n, recomputed ? ", recomputed" : "");
-    const way w = { name, "each by itself", NULL, PARTS, NULL };
+    const tni_phrase name = tni_phrase_of("in %d parts%s", n, recomputed ? ", recomputed" : "");
+    const way w = { name.s, "each by itself", NULL, PARTS, NULL };
     const trained hand = copies(c, c->model, NULL);
     tn_list *want = parts_by_hand(c, hand.m, n), *got = NULL;
     const trained s = copies(c, c->model, NULL);
@@ -459,10 +457,9 @@ static tn_list *runs(const check *c, tn_device gpu, bool capture)
     tn_list *list = tn_list_new();
     for (int i = 0; i < RUNS && tni_pending() == TN_OK; i++) TN_SCOPE
         {
-            char name[40];
-            snprintf(name, sizeof name, "(loss of run %d)", i);
+            const tni_phrase name = tni_phrase_of("(loss of run %d)", i);
             tn_tensor *t = capture ? tn_capture_run(steps, 0, NULL) : whole_step(0, NULL, &s);
-            push(list, "", (tn_entry){ .name = name, .tensor = t });
+            push(list, "", (tn_entry){ .name = name.s, .tensor = t });
         }
     list = values(list, s.m, s.opt);
     tn_capture_free(steps);
@@ -516,10 +513,9 @@ static tn_status combine(tn_list *list, tn_module *m)
 /* Of several ranks all call it, even those that have failed. */
 static void check_ranks(check *c)
 {
-    char name[40];
-    snprintf(name, sizeof name, "on %d ranks", tn_parallel_size());
-    const way w = { name, "each by itself", "all ranks have the same parameters and buffers", RANKS,
-                    NULL };
+    const tni_phrase name = tni_phrase_of("on %d ranks", tn_parallel_size());
+    const way w = { name.s, "each by itself", "all ranks have the same parameters and buffers",
+                    RANKS, NULL };
     const tn_data_parallel_options o = { 0 };
     const trained hand = copies(c, c->model, NULL);
     const trained s = copies(c, c->model, NULL);

@@ -117,10 +117,7 @@ tn_optim *tni_optim_like(tn_optim *opt, tn_module *model, tn_module *copy);
 /* The number of a tensor that took part, else -1. */
 int tni_run_number(const tni_run *r, const tn_tensor *t);
 /* "fc1: Linear", "Net" for the model itself, "the loss function" for -1. */
-typedef struct tni_place {
-    char s[256];
-} tni_place;
-tni_place tni_run_place(const tni_run *r, int module);
+tni_phrase tni_run_place(const tni_run *r, int module);
 
 /* Adds a line; out of memory: lines->text has failed. */
 #define tni_say(lines, ...)                                                                        \

@@ -11,14 +11,11 @@
 static char fresh_object;
 static void *const fresh = &fresh_object; /* in `known`: made in this run, no number yet */
 
-tni_place tni_run_place(const tni_run *r, int module)
+tni_phrase tni_run_place(const tni_run *r, int module)
 {
-    tni_place at = { "the loss function" };
-    const tni_part *p = module < 0 ? NULL : &r->part[module];
-    if (p)
-        snprintf(at.s, sizeof at.s, "%s%s%s", p->path, p->path[0] ? ": " : "",
-                 p->module->type->name);
-    return at;
+    if (module < 0) return tni_phrase_of("the loss function");
+    const tni_part *p = &r->part[module];
+    return tni_phrase_of("%s%s%s", p->path, p->path[0] ? ": " : "", p->module->type->name);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */

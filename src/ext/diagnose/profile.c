@@ -375,10 +375,9 @@ static void cell(FILE *file, double x)
 }
 
 /* "linear, backward" */
-static const char *name_of(const part *q, char *name, size_t size)
+static tni_phrase name_of(const part *q)
 {
-    snprintf(name, size, "%s%s", q->op, words[q->kind]);
-    return name;
+    return tni_phrase_of("%s%s", q->op, words[q->kind]);
 }
 
 static tn_status print(const profile *p)
@@ -395,8 +394,7 @@ static tn_status print(const profile *p)
     size_t n = summed(p, true, sum);
     for (size_t i = 0; i < n && i < rows; i++) {
         const part *q = &sum[i];
-        char name[160];
-        fprintf(file, "%-44s", name_of(q, name, sizeof name));
+        fprintf(file, "%-44s", name_of(q).s);
         cell(file, q->calls / steps);
         cell(file, q->seconds / steps * 1e3);
         cell(file, q->seconds / all * 100);
@@ -438,14 +436,13 @@ static void add_text(tni_bytes *b, const char *text)
 
 static tn_status print_laps(const profile *p)
 {
-    char name[160];
     tni_bytes b = { 0 };
     tni_bytes_printf(&b, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
     for (size_t i = 0; i < p->n_laps; i++) {
         const lap *l = &p->laps[i];
         const part *q = &p->parts[l->part];
         tni_bytes_printf(&b, "%s\n{\"name\":", i ? "," : "");
-        add_text(&b, name_of(q, name, sizeof name));
+        add_text(&b, name_of(q).s);
         tni_bytes_printf(&b, ",\"ph\":\"X\",\"pid\":1,\"tid\":1,\"ts\":%.3f,\"dur\":%.3f,",
                          (l->from - p->laps[0].from) * 1e6, (l->to - l->from) * 1e6);
         tni_bytes_printf(&b, "\"args\":{\"module\":");

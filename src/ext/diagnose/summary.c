@@ -204,23 +204,22 @@ static tn_status run(table *t, tn_module *m, tn_tensor *x)
 /* ---- printing -------------------------------------------------------------------------------- */
 
 /* 1234567 as "1,234,567" */
-static const char *grouped(int64_t n, char *text, size_t size)
+static tni_phrase grouped(int64_t n)
 {
     int64_t unit = 1;
     while (n / unit >= 1000) unit *= 1000;
-    snprintf(text, size, "%" PRId64, n / unit);
-    while (unit /= 1000) tni_text_add(text, size, ",%03" PRId64, n / unit % 1000);
-    return text;
+    tni_phrase p = tni_phrase_of("%" PRId64, n / unit);
+    while (unit /= 1000) tni_text_add(p.s, sizeof p.s, ",%03" PRId64, n / unit % 1000);
+    return p;
 }
 
-static const char *bytes_text(size_t nbytes, char *text, size_t size)
+static tni_phrase in_bytes(size_t nbytes)
 {
     static const char *const unit[] = { "B", "KiB", "MiB", "GiB", "TiB" };
     double value = (double)nbytes;
     int i = 0;
     for (; value >= 1024 && i < 4; i++) value /= 1024;
-    snprintf(text, size, i ? "%.1f %s" : "%.0f %s", value, unit[i]);
-    return text;
+    return tni_phrase_of(i ? "%.1f %s" : "%.0f %s", value, unit[i]);
 }
 
 enum {
@@ -261,21 +260,18 @@ static void print_row(FILE *file, const row *r, int width)
     else
         snprintf(text, sizeof text, "%s", r->text);
     int at = print_text(file, text, indent, counted ? left : width);
-    char n[32];
     if (r->parameters >= 0)
-        fprintf(file, "%*s", TNI_MAX(1, left + COLUMN - at), grouped(r->parameters, n, sizeof n));
-    if (r->buffers >= 0)
-        fprintf(file, "%*s", TNI_MAX(1, width - at), grouped(r->buffers, n, sizeof n));
+        fprintf(file, "%*s", TNI_MAX(1, left + COLUMN - at), grouped(r->parameters).s);
+    if (r->buffers >= 0) fprintf(file, "%*s", TNI_MAX(1, width - at), grouped(r->buffers).s);
     fputc('\n', file);
 }
 
 static void print_total(FILE *file, const char *what, total sum, const char *plain,
                         const char *special)
 {
-    char n[3][32], bytes[32];
-    fprintf(file, "%s %s (%s %s, %s %s), %s\n", what, grouped(sum.n, n[0], sizeof n[0]), plain,
-            grouped(sum.n - sum.special, n[1], sizeof n[1]), special,
-            grouped(sum.special, n[2], sizeof n[2]), bytes_text(sum.nbytes, bytes, sizeof bytes));
+    fprintf(file, "%s %s (%s %s, %s %s), %s\n", what, grouped(sum.n).s, plain,
+            grouped(sum.n - sum.special).s, special, grouped(sum.special).s,
+            in_bytes(sum.nbytes).s);
 }
 
 /* x: NULL, or what m, which is then a copy, is run on */
@@ -286,7 +282,6 @@ static tn_status summarize(const char *f, FILE *file, tn_module *m, tn_tensor *x
     tn_status status = x ? run(&t, m, x) : TN_OK;
     if (status == TN_OK) status = tni_walk(m, TNI_EVERY, go_in, come_out, &t);
     if (status == TN_OK) {
-        char bytes[32];
         struct winsize size = { 0 };
         const int fd = fileno(file);
         const bool known = fd >= 0 && isatty(fd) && ioctl(fd, TIOCGWINSZ, &size) == 0;
@@ -302,8 +297,7 @@ static tn_status summarize(const char *f, FILE *file, tn_module *m, tn_tensor *x
         fprintf(file, "%.*s\n", width, dashes);
         print_total(file, "parameters", t.parameters, "trainable", "frozen");
         print_total(file, "buffers", t.buffers, "saved", "not saved");
-        fprintf(file, "together %s\n",
-                bytes_text(t.parameters.nbytes + t.buffers.nbytes, bytes, sizeof bytes));
+        fprintf(file, "together %s\n", in_bytes(t.parameters.nbytes + t.buffers.nbytes).s);
         status = tni_stream_written(f, file);
     }
     tni_map_free(&t.gives);

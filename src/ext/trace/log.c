@@ -16,16 +16,6 @@ void tni_log_free(tni_log *t)
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-tni_phrase tni_phrase_of(const char *format, ...)
-{
-    tni_phrase p;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(p.s, sizeof p.s, format, args);
-    va_end(args);
-    return p;
-}
-
 /* The start of part i of "dx = ...; dw = ...". NULL: there is none. */
 static const char *part_of(const tni_log_op *op, int i)
 {

@@ -254,13 +254,6 @@ static inline bool tni_log_is_last(const tni_log_share *s)
     return s->leaf && s->part == s->of;
 }
 
-/* A few words, by value: fprintf(file, "%s", tni_log_result(op, 0).s). */
-typedef struct tni_phrase {
-    char s[512];
-} tni_phrase;
-
-tni_phrase tni_phrase_of(const char *format, ...) TN_PRINTF(1, 2);
-
 /* What input i of an op is called in its formulas: "x", "w"; else "input 2". */
 tni_phrase tni_log_name(const tni_log_node *n, int i);
 /* What output i is called in them: "y" */
