@@ -54,27 +54,44 @@ static bool make_taps(taps *t, const tni_axis_map *m)
     return t->weight;
 }
 
-static inline unsigned char clipped(int32_t sum, int shift)
+static void clip(unsigned char *y, const int32_t *sum, int64_t n, int shift)
 {
-    sum = (sum + (1 << shift >> 1)) >> shift;
-    return (unsigned char)(sum < 0 ? 0 : sum > 255 ? 255 : sum);
+    for (int64_t k = 0; k < n; k++) {
+        const int32_t v = (sum[k] + (1 << shift >> 1)) >> shift;
+        y[k] = (unsigned char)(v < 0 ? 0 : v > 255 ? 255 : v);
+    }
 }
 
-/* y [rows, t->n] from rows of x, `down` apart. */
-static void resize_rows(unsigned char *restrict y, const unsigned char *x, int64_t rows,
-                        int64_t down, const taps *t)
+/* sum [2, t->n] of taps of two rows, which are the halves of each pixel. */
+static inline __attribute__((always_inline)) void sum_taps(int32_t *sum, const int64_t *pixel,
+                                                           const taps *t, const int64_t most)
 {
-    const int64_t n = t->n, most = t->most;
-    for (int64_t i = 0; i < rows; i += 2, x += 2 * down, y += 2 * n) {
-        const int64_t next = i + 1 < rows ? down : 0; /* two at once share what is read of t */
-        for (int64_t o = 0; o < n; o++) {
-            const unsigned char *from = x + t->first[o];
-            const int16_t *w = t->weight + o * most;
-            int32_t a = 0, b = 0;
-            for (int64_t k = 0; k < most; k++) a += w[k] * from[k], b += w[k] * from[next + k];
-            y[o] = clipped(a, t->shift);
-            if (next) y[n + o] = clipped(b, t->shift);
+    const int16_t *w = t->weight;
+    for (int64_t o = 0; o < t->n; o++, w += most) {
+        const int64_t *from = pixel + t->first[o];
+        int64_t both = 0;
+        for (int64_t k = 0; k < most; k++) both += w[k] * from[k];
+        sum[o] = (int32_t)both;
+        sum[t->n + o] = (int32_t)((both - sum[o]) >> 32);
+    }
+}
+
+/* y [rows, t->n] from rows of x, `down` apart, two at once. Memory: pixel [wide], sum [2, t->n]. */
+static void resize_rows(unsigned char *y, const unsigned char *x, int64_t rows, int64_t down,
+                        const taps *t, int64_t *pixel, int32_t *sum)
+{
+    for (int64_t i = 0; i < rows; i += 2, x += 2 * down, y += 2 * t->n) {
+        const int64_t next = i + 1 < rows ? down : 0;
+        for (int64_t k = 0; k < down; k++) pixel[k] = x[k] | (int64_t)x[next + k] << 32;
+        switch (t->most) { /* numbers that the compiler knows are twice as fast */
+        case 2: sum_taps(sum, pixel, t, 2); break;
+        case 3: sum_taps(sum, pixel, t, 3); break;
+        case 4: sum_taps(sum, pixel, t, 4); break;
+        case 5: sum_taps(sum, pixel, t, 5); break;
+        case 6: sum_taps(sum, pixel, t, 6); break;
+        default: sum_taps(sum, pixel, t, t->most);
         }
+        clip(y, sum, next ? 2 * t->n : t->n, t->shift);
     }
 }
 
@@ -89,7 +106,7 @@ static void resize_columns(unsigned char *y, const unsigned char *x, int64_t col
             const int16_t w = t->weight[o * t->most + j];
             for (int64_t k = 0; k < columns; k++) sum[k] += (int32_t)w * row[k];
         }
-        for (int64_t k = 0; k < columns; k++) y[k] = clipped(sum[k], t->shift);
+        clip(y, sum, columns, t->shift);
     }
 }
 
@@ -97,14 +114,15 @@ static bool resize_planes(tn_tensor *y, tn_tensor *x, const taps *rows, const ta
 {
     const int64_t h = columns->n, w = rows->n;
     const int64_t from = columns->first[0], count = columns->first[h - 1] + columns->most - from;
-    int32_t *sum = room(w, sizeof *sum);
+    int32_t *sum = room(w, 2 * sizeof *sum);
     unsigned char *out = tni_data(y), *made = room(count, w);
     const int64_t wide = x->shape.size[x->shape.rank - 1], tall = x->shape.size[x->shape.rank - 2];
+    int64_t *pixel = room(wide, sizeof *pixel);
     const tn_tensor *dense = tni_dense(x);
-    if (!sum || !made || !dense) return false;
+    if (!pixel || !sum || !made || !dense) return false;
     const unsigned char *plane = (const unsigned char *)tni_data(dense) + from * wide;
     for (int64_t p = tni_shape_numel(&y->shape) / (h * w); p > 0; p--, out += h * w) {
-        resize_rows(made, plane, count, wide, rows);
+        resize_rows(made, plane, count, wide, rows, pixel, sum);
         resize_columns(out, made - from * w, w, columns, sum);
         plane += tall * wide;
     }
