@@ -1,6 +1,6 @@
 /**
- * tenon/data.h - data sets: IDX files, texts, a loader that makes batches of tensors, and measuring
- * over batches.
+ * tenon/data.h - files of arrays, tables and texts, data sets of your own, a loader that makes
+ * batches, and statistics of batch norms measured over batches.
  */
 #ifndef TENON_DATA_H
 #define TENON_DATA_H
@@ -57,10 +57,10 @@ typedef struct tn_csv_options {
     /* a letter for each column: i (i64), d (f64), f (f32), t (texts, as classes), - (left out), ?:
      * i if all values are integers, d if all are numbers or missing, else t. NULL: all ? */
     const char *types;
-    const char *missing; /* a further sign, beside an empty field: "NA". NULL: none */
+    const char *missing; /* also means missing, as an empty field does: "NA". NULL: none */
 } tn_csv_options;
 /**
- * Reads a table: RFC 4180, lines that end in LF, CRLF or CR, UTF-8 with or without mark. Missing
+ * Reads a table: RFC 4180, lines that end in LF, CRLF or CR, UTF-8 with or without BOM. Missing
  * numbers are NaN, missing texts -1. Numbers are read exactly, whatever the locale.
  *
  * Errors   TN_E_FORMAT, naming line and column: no number, or no integer, where one is wanted; too
@@ -155,7 +155,7 @@ typedef struct tn_loader_options {
      * you train on that. 0: samples are made in tn_loader_next */
     int64_t workers, ahead;
     /* integers: an epoch has these samples (PyTorch's Subset); NULL: all. Parts of tn_randperm(n)
-     * are a random split of the data */
+     * are a random split of the data. Values are copied, here and below */
     tn_tensor *samples;
     /* floats, one for each of them, in proportion to which they are drawn (WeightedRandomSampler).
      * One may come several times, without_replacement at most once in an epoch */
@@ -171,9 +171,9 @@ typedef struct tn_loader_options {
     tn_device device;
 } tn_loader_options;
 /**
- * A loader of a data set, as tn_loader_new's is of tensors: batch k is [rows, sizes of field k].
- * Behind the fields come, for each that varies, its sizes, i64 [rows]. Batches are the same bit for
- * bit for any number of workers, after a resume, and in any epoch.
+ * A loader of a data set, as tn_loader_new's is of tensors: tensor k is [rows, sizes of field k];
+ * after the fields come the sizes of each that varies, i64 [rows]. Batches are the same bit for bit
+ * for any number of workers and after a resume.
  *
  * Failures  of get come at tn_loader_next, when their batch is due, and name the sample. The next
  *           call tries again; tn_loader_seek passes over
@@ -195,8 +195,8 @@ TN_API tn_loader *tn_loader_from(const tn_dataset *d, tn_loader_options o);
 TN_API tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o);
 /** Frees it, once no batch is being copied. Batches handed out stay valid. NULL is ignored. */
 TN_API void tn_loader_free(tn_loader *loader);
-/** Fills out[0..n) with the next batch (current scope); n: as many as a batch has. Returns 1, or 0
- *  at the end of the epoch (the next call starts the next epoch), or -1 on failure. */
+/** Fills out[0..n) with the next batch (current scope); n: its fields and, once more, those that
+ *  vary. 1; 0 at the end of the epoch (the next call starts the next one); -1 on failure. */
 TN_API TN_MUST_USE int tn_loader_next(tn_loader *loader, tn_tensor **out, int n);
 TN_API int64_t tn_loader_batches(const tn_loader *loader); /* per epoch */
 TN_API int64_t tn_loader_rows(const tn_loader *loader);    /* of an epoch; -1 for NULL */

@@ -27,10 +27,10 @@ typedef enum tn_image_mode {
      * palette the indices, which are the classes of some segmentation data */
     TN_IMAGE_STORED
 } tn_image_mode;
-/** zero fields: RGB, as it lies in the file, nothing damaged */
+/** zero fields: RGB, not rotated, damage is an error */
 typedef struct tn_image_options {
     tn_image_mode mode; /* its channels; 0: RGB */
-    bool orient;        /* turned as EXIF says (PyTorch: apply_exif_orientation) */
+    bool orient;        /* rotated as EXIF says (PyTorch: apply_exif_orientation) */
     /* a JPEG that is cut off or has wrong codes is taken with what there is of it, as most viewers
      * do, PIL and PyTorch where it is not cut off */
     bool damaged;
@@ -69,7 +69,7 @@ typedef struct tn_image_folder {
 } tn_image_folder;
 /**
  * Finds the .png, .jpg and .jpeg files in each folder in `path`, and below it. Links are followed;
- * names that begin with a point are passed over. No file is opened.
+ * names that begin with a dot are passed over. No file is opened.
  *
  * Errors   TN_E_IO: no such folder; TN_E_FORMAT: no folders in it, or one without images, by name
  * Owner    yours, tn_image_folder_free
@@ -80,7 +80,7 @@ TN_API void tn_image_folder_free(tn_image_folder *folder); /* frees it; NULL is 
 
 /* ---- sizes and places ------------------------------------------------------------------------ */
 
-/** How a pixel is made: of 2 or 4 around its place along each axis, or the one there. */
+/** How a pixel is interpolated: of 2 or 4 along each axis, or the nearest one taken. */
 typedef enum tn_image_filter {
     TN_IMAGE_LINEAR = 0,
     TN_IMAGE_CUBIC,
@@ -103,7 +103,7 @@ typedef struct tn_image_resize_options {
  * Source   Pillow's and PyTorch's resampling of u8. PyTorch: v2.Resize, bit for bit on u8
  */
 TN_API tn_tensor *tn_image_resize(tn_tensor *x, int64_t h, int64_t w, tn_image_resize_options o);
-/** The middle h rows and w columns; what x has not is 0. A view, where it fits. PyTorch:
+/** The middle h rows and w columns, with 0 around an x that is smaller; else a view. PyTorch:
  *  v2.CenterCrop */
 TN_API tn_tensor *tn_image_center_crop(tn_tensor *x, int64_t h, int64_t w);
 /** h rows and w columns from somewhere in x, a view: draws the first row and the first column,
@@ -146,7 +146,7 @@ typedef struct tn_image_rotate_options {
     bool expand; /* as large as all of x needs */
     double fill; /* where x has nothing */
 } tn_image_rotate_options;
-/** x turned about its middle, counter-clockwise, by so many degrees. By 0, 90, 180 and 270 exactly,
+/** x rotated about its middle, counter-clockwise, by so many degrees. By 0, 90, 180, 270 exactly,
  *  where the size allows it. Errors: degrees not finite, fill that u8 cannot hold. PyTorch:
  *  v2.functional.rotate with fill given */
 TN_API tn_tensor *tn_image_rotate(tn_tensor *x, double degrees, tn_image_rotate_options o);

@@ -39,8 +39,8 @@ typedef struct tn_lm_options {
 
 /**
  * A model by its config.json (or the folder with it), in train mode, with initial values as
- * transformers draws them: normal with deviation initializer_range, of GPT-2's c_proj that over
- * sqrt(2 layers); biases and the padding token's row 0; norms 1. Other numbers than transformers'.
+ * transformers draws them: normal, of standard deviation initializer_range (GPT-2's c_proj: that
+ * / sqrt(2 layers)); biases and the padding token's row 0; norms 1. The numbers drawn are others.
  *
  * Errors   TN_E_IO; TN_E_FORMAT: not JSON, sizes that do not fit or are beyond any model's;
  *          TN_E_UNSUPPORTED: see above. The key is named

@@ -44,8 +44,8 @@ typedef struct tn_lora_options {
  * Adds an adapter to each Linear below m whose name fits a pattern, makes it the active one, and
  * freezes the rest. Call it again with another name for a second adapter.
  *
- * patterns   divided by commas; those of a shell: * stands for any characters, dots too, ? for one.
- *            What they fit beside Linears is left alone: "*" is every Linear
+ * patterns   separated by commas, as a shell's: * is any characters, dots too, ? is one. What they
+ *            fit beside Linears is left alone: "*" is every Linear
  * Values     A kaiming uniform with slope sqrt(5), B zeros, drawn in peft's order
  * Errors     TN_E_NAME: a pattern that fits no Linear; a Linear has a member of that name already;
  *            TN_E_INVALID: an option out of range

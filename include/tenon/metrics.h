@@ -86,7 +86,7 @@ TN_API double tn_metric_value(tn_module *metric);
  */
 TN_API tn_module *tn_metric_total(tn_module *metric);
 
-/** Of a class that is the target of `of` rows, predicted in `as`, both in `hits`; 0 / 0 is 0. */
+/** Of a class: the target of `of` rows, predicted in `as` rows, and both in `hits`; 0 / 0 is 0. */
 typedef enum tn_class_score {
     TN_PRECISION, /* hits / as */
     TN_RECALL,    /* hits / of; the accuracy within the class */

@@ -17,7 +17,7 @@ TN_BEGIN_C_
 
 /** A file that is being written. PyTorch: torch.utils.tensorboard.SummaryWriter */
 typedef struct tn_tensorboard tn_tensorboard;
-/** zero fields: what older files of the folder hold stays in sight */
+/** zero fields: the points of older files in the folder stay visible */
 typedef struct tn_tensorboard_options {
     /* the first step after a resume: TensorBoard hides older points from there on. PyTorch:
      * purge_step */

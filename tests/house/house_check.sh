@@ -78,6 +78,12 @@ for file in "${heart[@]}"; do
 done
 check 'files of docs/reading.md that are not there' $missing 0
 check 'files of docs/reading.md' $((-${#heart[@]})) -20
+# The questions at its end: each row's file has the function.
+lost=$(sed -nE 's/^\| [A-Z][^|]*\? \| `([^`]+)`.* \| `([^`]+)` \|$/\1 \2/p' docs/reading.md | while read -r file name; do
+    grep -qw "$name" "$file" 2>/dev/null || echo "docs/reading.md: $file has no $name"
+done)
+[ -z "$lost" ] || echo "$lost"
+check 'functions that docs/reading.md names and that are not there' "$(grep -c . <<<"$lost" || true)" 0
 check 'lines of docs/reading.md'"'"'s files' $lines $((most_reading_lines + more))
 
 # What the heads of the tests say of changes that they caught can be tried again only where there is such a file.

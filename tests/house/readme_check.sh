@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Compiles the README's program exactly as shown, with the README's own command, and runs it: in a folder with
-# a space in its name. Then the pieces of C in docs/training.md, gpu.md, data.md and pytorch.md, each in a program.
+# a space in its name. Then the pieces of C in docs/training.md, gpu.md, data.md, finetuning.md and pytorch.md, each in
+# a program.
 # usage: tests/house/readme_check.sh BUILD-FOLDER
 #
 # Seen to fail: tn_item renamed to tn_value in the README's program; a command that does not quote $PWD.
@@ -188,6 +189,7 @@ awk 'BEGIN { print "a,b,kind"; for (i = 0; i < 20; i++) print i ",," (i % 2 ? "o
     echo '#include <string.h>'
     echo '#include <tenon/tenon.h>'
     block_with tn_image_load_crop data.md
+    block_with tn_randperm\(folder data.md
     cat <<'END'
 int main(void)
 {
@@ -198,16 +200,24 @@ int main(void)
     tn_dataset d;
     tn_tensor *batch[2];
     for (int i = 0; i < 3; i++) {
-        tn_loader *loader = photos_loader(&d, folder, i);
+        tn_loader *loader = photos_loader(&d, folder, NULL, true, i);
         TN_CHECK_PTR(loader);
         if (tn_loader_next(loader, batch, 2) != 1) TN_CHECK(tn_error_status());
         h[i] = tn_hash(batch[0]) ^ tn_hash(batch[1]);
         tn_loader_free(loader);
     }
     double most = tn_item(tn_max_all(batch[0])), label = tn_item(tn_max_all(batch[1]));
+    tn_dataset half[2]; /* of 3 images 2 and 1; what is held out is the same each time */
+    tn_loader *of[2];
+    split(folder, half, of);
+    TN_CHECK_PTR(of[0]), TN_CHECK_PTR(of[1]);
+    bool parts = tn_loader_rows(of[0]) == 2 && tn_loader_rows(of[1]) == 1 && tn_loader_next(of[1], batch, 2) == 1;
+    uint64_t held = parts ? tn_hash(batch[0]) : 0;
+    parts = parts && tn_loader_next(of[1], batch, 2) == 0 && tn_loader_next(of[1], batch, 2) == 1 && tn_hash(batch[0]) == held;
+    tn_loader_free(of[0]), tn_loader_free(of[1]);
     tn_image_folder_free(folder);
     TN_CHECK_PTR(folder = tn_image_folder_open("damaged"));
-    tn_loader *loader = photos_loader(&d, folder, 2);
+    tn_loader *loader = photos_loader(&d, folder, NULL, true, 2);
     TN_CHECK_PTR(loader);
     int got = tn_loader_next(loader, batch, 2);
     printf("images: %016llx, at most %g; %s\n", (unsigned long long)h[0], most, tn_error());
@@ -215,7 +225,7 @@ int main(void)
     tn_loader_free(loader);
     tn_image_folder_free(folder);
     tn_scope_end(scope);
-    return !(right && h[0] == h[1] && h[0] == h[2] && most > 0 && most < 2.7 && label == 1);
+    return !(right && parts && h[0] == h[1] && h[0] == h[2] && most > 0 && most < 2.7 && label == 1);
 }
 END
 } >photos.c
@@ -229,6 +239,107 @@ if [ -e build/src/ext/images/libtenon-images.so ]; then
 else
     echo 'left out, there is no libpng or libjpeg-turbo: images'
 fi
+
+# Padded sequences: a row gives what it gives alone, without padding.
+{
+    echo '#include <tenon/tenon.h>'
+    block_with key_padding data.md
+    cat <<'END'
+int main(void)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_module *embedding = tn_embedding_new(9, 8, (tn_embedding_options){ 0 });
+    tn_module *encoder = tn_encoder_new(tn_encoder_layer_new(8, 2, (tn_encoder_layer_options){ 0 }), 2, TN_NO_MODULE);
+    tn_module *lstm = tn_lstm_new(8, 5, (tn_recurrent_options){ 0 });
+    tn_tensor *ids = tn_randint(0, 9, TN_SHAPE(2, 6)), *lengths = tn_from_ints((int64_t[]){ 6, 4 }, TN_SHAPE(2));
+    tn_tensor *alone = tn_slice(tn_narrow(ids, 0, 1, 1), 1, 0, 4, 1), *four = tn_narrow(lengths, 0, 1, 1);
+    tn_tensor *both = mean_of_sequence(embedding, encoder, ids, lengths);
+    tn_tensor *last = last_states(lstm, tn_forward(embedding, ids), lengths);
+    double a = tn_max_abs_diff(tn_narrow(both, 0, 1, 1), mean_of_sequence(embedding, encoder, alone, four));
+    double b = tn_max_abs_diff(tn_narrow(last, 1, 1, 1), last_states(lstm, tn_forward(embedding, alone), four));
+    double c = tn_max_abs_diff(both, tn_mean(tn_forward(encoder, tn_forward(embedding, ids)), TN_AXES(1), false));
+    printf("sequences: %g, %g; without the mask %g\n", a, b, c);
+    tn_module_drop(embedding), tn_module_drop(encoder), tn_module_drop(lstm);
+    tn_scope_end(scope);
+    return !(a < 1e-5 && b < 1e-6 && c > 1e-3);
+}
+END
+} >sequences.c
+cc -std=c11 -Wall -Wextra -Werror sequences.c -o sequences "${against[@]}"
+./sequences
+
+# Finetuning: of a file with other classes all but the last layer is loaded; frozen batch norms stand still. Then an
+# adapter and a text, of the smallest model there is.
+{
+    echo '#include <string.h>'
+    echo '#include "resnet.h"'
+    block_with skip_mismatched finetuning.md
+    block_with freeze_norm finetuning.md
+    cat <<'END'
+int main(void)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_module *published = resnet_new(64, 10);
+    TN_CHECK(tn_save(published, "resnet18.pth"));
+    tn_module *model = pretrained("resnet18.pth", 3);
+    double before = tn_max_abs_diff(tn_get_parameter(model, "conv1.weight"), tn_get_parameter(published, "conv1.weight"));
+    tn_optim *opt = prepare(model);
+    uint64_t mean = tn_hash(tn_get_buffer(model, "bn1.running_mean")), gain = tn_hash(tn_get_parameter(model, "bn1.weight"));
+    uint64_t weight = tn_hash(tn_get_parameter(model, "conv1.weight"));
+    TN_CHECK(tn_train(model, true));
+    TN_CHECK(tn_backward(tn_cross_entropy(tn_forward(model, tn_randn(TN_SHAPE(2, 3, 32, 32))), tn_randint(0, 3, TN_SHAPE(2)))));
+    TN_CHECK(tn_optim_step(opt));
+    bool still = mean == tn_hash(tn_get_buffer(model, "bn1.running_mean")) && gain == tn_hash(tn_get_parameter(model, "bn1.weight"));
+    bool moved = weight != tn_hash(tn_get_parameter(model, "conv1.weight"));
+    tn_optim_free(opt), tn_module_drop(model), tn_module_drop(published);
+    tn_scope_end(scope);
+    return !(before == 0 && still && moved);
+}
+END
+} >finetune.c
+cc -std=c11 -Wall -Wextra -Werror finetune.c "$root/examples/models/resnet.c" -o finetune -I"$root/examples/models" "${against[@]}"
+./finetune >log
+grep -q 'fc.weight' log
+grep -q 'bn1: BatchNorm2d(64, .*), frozen' log
+
+block_with tn_generated_token finetuning.md >text.c
+{
+    echo '#include <tenon/tenon.h>'
+    block_with tn_lora_save finetuning.md
+    cat <<'END'
+int main(void)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_module *model = tn_lm_new("folder");
+    TN_CHECK_PTR(model);
+    TN_CHECK(tn_lm_save(model, "folder"));
+    adapt(model);
+    tn_module *again = tn_lm_load("folder", (tn_lm_options){ 0 });
+    TN_CHECK_PTR(again);
+    use_adapter(again);
+    tn_module_drop(model), tn_module_drop(again);
+    tn_scope_end(scope);
+    return 0;
+}
+END
+} >lora.c
+for program in text lora; do
+    cc -std=c11 -Wall -Wextra -Werror $program.c -o $program -ltenon-lm "${against[@]}"
+done
+mkdir folder
+cat >folder/config.json <<'END'
+{"model_type": "llama", "vocab_size": 4, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+ "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
+ "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": true, "eos_token_id": null}
+END
+cat >folder/tokenizer.json <<'END'
+{"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "decoder": {"type": "ByteLevel"},
+ "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2, "d": 3}, "merges": []}}
+END
+./lora
+[ -s adapter/adapter_model.safetensors ]
+./text folder ab >log
+grep -qE '^[abcd]{100}$' log
 
 # The captured step, here on the CPU.
 {
@@ -276,11 +387,29 @@ static void near(const char *what, double difference, double most)
 int main(void)
 {
     tn_scope scope = tn_scope_begin();
-    tn_tensor *x = tn_randn(TN_SHAPE(2, 4, 6, 6));
+    tn_tensor *x = tn_randn(TN_SHAPE(2, 4, 6, 6)), *index, *a = tn_randn(TN_SHAPE(5, 3)), *b = tn_randn(TN_SHAPE(5, 4));
 
-    tn_tensor *turned = rotary(x, tn_zeros(TN_SHAPE(6, 6)), tn_ones(TN_SHAPE(6, 6))); /* by a quarter */
-    near("rotary", tn_max_abs_diff(tn_slice(turned, 3, 0, 3, 1), tn_neg(tn_slice(x, 3, 3, 6, 1))), 1e-6);
-    near("rotary", tn_max_abs_diff(tn_slice(turned, 3, 3, 6, 1), tn_slice(x, 3, 0, 3, 1)), 1e-6);
+    tn_tensor *w = tn_randn(TN_SHAPE(2, 3, 4));                      /* row 1, output 1: a' W b */
+    tn_tensor *product = tn_matmul(tn_matmul(tn_narrow(a, 0, 1, 1), tn_select(w, 0, 1)), tn_unsqueeze(tn_select(b, 0, 1), 1));
+    near("bilinear", tn_at(bilinear(a, b, w), TN_INDEX(1, 1)) - tn_item(product), 1e-5);
+
+    tn_tensor *pooled = tn_max_pool2d_with_indices(x, (tn_pool_spec){ .kernel = { 2, 2 } }, &index);
+    tn_tensor *back = max_unpool2d(pooled, index, 6, 6);             /* the largest of each 2 x 2 where they were */
+    near("max_unpool2d", tn_max_abs_diff(tn_where(tn_ne_scalar(back, 0), x, back), back), 0);
+    near("max_unpool2d", tn_item(tn_sum_all(tn_ne_scalar(back, 0))) - (double)tn_numel(pooled), 0);
+
+    float three[] = { 3, 0, 0, 0, 4, 0 };                            /* (3, 0, 0) and (0, 4, 0): 5 apart */
+    tn_tensor *points = tn_from_floats(three, TN_SHAPE(2, 3)), *apart = cdist(points, points);
+    near("cdist", tn_at(apart, TN_INDEX(0, 1)) - 5, 1e-6);
+    near("cdist", tn_at(apart, TN_INDEX(1, 1)), 0);
+
+    tn_tensor *sum = logaddexp(tn_full(TN_SHAPE(1), 1000), tn_full(TN_SHAPE(1), 1000));
+    near("logaddexp", tn_item(sum) - 1000 - log(2), 1e-4);
+
+    tn_tensor *wins = tn_argmax(gumbel_softmax(tn_log(tn_expand(tn_arange(1, 4, 1, TN_F64), TN_SHAPE(60000, 3))), 1), -1, false);
+    tn_tensor *share = tn_div_scalar(tn_bincount(wins, 3), 60000);   /* of 1 : 2 : 3 */
+    near("gumbel_softmax", tn_at(share, TN_INDEX(0)) - 1. / 6, 0.01);
+    near("gumbel_softmax", tn_at(share, TN_INDEX(2)) - 3. / 6, 0.01);
     tn_scope_end(scope);
     return wrong > 0;
 }

@@ -224,7 +224,7 @@ static tn_status check_options(const tn_generate_options *o)
                              "tn_generate: %s %" PRId64 ": want %" PRId64 " to %" PRId64,
                              numbers[i].name, numbers[i].value, numbers[i].low, numbers[i].high);
     if (o->n_stop > 0 && !o->tokenizer)
-        return tni_error(TN_E_INVALID, "tn_generate: stop strings without a tokenizer");
+        return tni_error(TN_E_INVALID, "tn_generate: stop without a tokenizer: want .tokenizer");
     for (int64_t i = 0; i < o->n_stop; i++)
         if (!o->stop[i] || !*o->stop[i])
             return tni_error(TN_E_INVALID, "tn_generate: empty stop string %" PRId64, i);
