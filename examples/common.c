@@ -4,45 +4,39 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
 
 atomic_int ex_signal;
 bool ex_redrawn;
-static bool complained;
-static int output_error; /* of the first write to standard output that failed */
 
-void ex_complain(const char *format, ...)
+/* What error() puts in front of a message. */
+static void print_name(void)
 {
-    va_list args;
-    complained = true;
     if (ex_redrawn) printf("\033[K");
     ex_flush();
     fprintf(stderr, "%s: ", ex_program);
     if (tn_parallel_size() > 1) fprintf(stderr, "rank %d: ", tn_parallel_rank());
-    va_start(args, format);
-    vfprintf(stderr, format, args);
-    va_end(args);
-    fprintf(stderr, "\n");
 }
 
 void ex_check(tn_status status)
 {
-    if (status != TN_OK) ex_complain("%s", tn_error()), exit(1);
+    if (status != TN_OK) error(1, 0, "%s", tn_error());
 }
 
 void ex_flush(void)
 {
-    if (fflush(stdout) != 0 && output_error == 0) output_error = errno;
+    static bool told;
+    bool lost = fflush(stdout) != 0 || ferror(stdout);
+    if (!lost || told || ex_signal == SIGPIPE) return;
+    told = true;
+    error(0, errno ? errno : EIO, "standard output");
 }
 
 int ex_end(void)
 {
     ex_flush();
-    if (ferror(stdout) && ex_signal != SIGPIPE)
-        ex_complain("standard output: %s", strerror(output_error ? output_error : EIO));
-    return complained ? 1 : ex_signal ? 128 + ex_signal : 0;
+    return error_message_count > 0 ? 1 : ex_signal ? 128 + ex_signal : 0;
 }
 
 static ex_option *table;
@@ -114,7 +108,8 @@ int ex_parse(const char *what, ex_option *options, int n, int most, int argc, ch
     for (int i = 0; i < n; i++)
         if (table[i].help)
             *++flag = (struct option){ table[i].name, *table[i].argument != 0, NULL, 256 + i };
-    argv[0] = ex_program; /* as getopt's messages begin */
+    argv[0] = ex_program; /* as getopt's messages begin, and error's */
+    error_print_progname = print_name;
     for (int c; (c = getopt_long(argc, argv, "h", flags, NULL)) >= 0;) {
         if (c == 'h') help(what);
         if (c == '?') exit(2);
@@ -134,10 +129,9 @@ tn_device ex_device(const char *name)
 {
     if (!strcmp(name, "cpu")) return tn_cpu();
     if (strcmp(name, "cuda") != 0) ex_refuse("--device %s: want cpu or cuda", name);
+    if (!tn_cuda_available()) error(1, 0, "--device cuda: %s", tn_cuda_why());
     /* each of several processes takes its own GPU */
-    if (tn_cuda_available()) return tn_cuda(tn_parallel_local_rank() % tn_cuda_device_count());
-    ex_complain("--device cuda: %s", tn_cuda_why());
-    exit(1);
+    return tn_cuda(tn_parallel_local_rank() % tn_cuda_device_count());
 }
 
 static FILE *page;

@@ -6,23 +6,24 @@
 #define EXAMPLES_COMMON_H
 
 #include <errno.h>
+#include <error.h>
 #include <stdatomic.h>
 #include <tenon/tenon.h>
 
 #define ex_program program_invocation_short_name
 /* Prints "PROGRAM: message"; the program goes on, but will end with 1: for a file that cannot be
  * written while there is work to save. */
-void ex_complain(const char *format, ...) TN_PRINTF(1, 2);
+#define ex_complain(...) error(0, 0, __VA_ARGS__)
 /* The same, and ends the program with 2: for errors on the command line. */
-#define ex_refuse(...) (ex_complain(__VA_ARGS__), exit(2))
+#define ex_refuse(...) error(2, 0, __VA_ARGS__)
 /* Ends the program with tn_error() and 1 unless status is TN_OK; unless pointer is not NULL. */
 void ex_check(tn_status status);
 #define ex_check_ptr(pointer) ex_check((pointer) ? TN_OK : TN_E_INVALID)
 extern bool ex_redrawn;      /* the terminal's last line is a progress line, to be replaced */
-void ex_flush(void);         /* standard output; ex_end reports a failure */
+void ex_flush(void);         /* standard output; a failure is a complaint, once */
 extern atomic_int ex_signal; /* that came while it trained, or 0: check it during long work */
-/* Call this last: returns the exit status. 1 after a complaint (lost lines on standard output are
- * one), 128 plus the signal received, else 0. */
+/* Call this last: returns the exit status. 1 after a complaint, 128 plus the signal received, else
+ * 0. */
 int ex_end(void);
 
 /* What an option's value is, besides its kind. */

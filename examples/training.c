@@ -2,6 +2,7 @@
 #include "training.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
@@ -9,13 +10,16 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- the progress line ----------------------------------------------------------------------- */
+/* ---- losses ---------------------------------------------------------------------------------- */
 
+static tn_later *late;         /* the last step's loss; NULL: it was read */
+static double last_lr;         /* the rate of that step */
+static FILE *log_file;         /* NULL: none, or given up */
+static char row[128];          /* its next one, to which an evaluation's value may be added */
+static tn_tensorboard *curves; /* NULL: none, or given up */
 enum { POINT, LINE, EVALUATION, MEANS }; /* of the losses since the last one */
 static double loss_sum[MEANS];
 static int loss_count[MEANS];
-static int first_step, shown_step;
-static double began, shown_at;
 
 /* Begins again; 0 if there were no numbers. */
 static double take_mean(int of)
@@ -24,6 +28,68 @@ static double take_mean(int of)
     loss_sum[of] = loss_count[of] = 0;
     return mean;
 }
+
+void ex_curve_add(tn_curve *c, double x, double y)
+{
+    size_t size = (size_t)(c->n + 1) * sizeof(double);
+    double *xs = realloc((void *)c->x, size), *ys = realloc((void *)c->y, size);
+    if (!xs || !ys) ex_refuse("out of memory");
+    xs[c->n] = x, ys[c->n] = y;
+    *c = (tn_curve){ c->label, c->n + 1, xs, ys };
+}
+
+/* A file that can no longer be written ends here; training goes on. */
+static void add_point(const char *curve, double y)
+{
+    if (!curves || tn_tensorboard_scalar(curves, curve, y, ex.step) == TN_OK) return;
+    ex_complain("--tensorboard: %s: training goes on", tn_error());
+    tn_error_clear();
+    tn_tensorboard_free(curves);
+    curves = NULL;
+}
+
+/* If that fails, the log ends with its last whole row, but the run goes on: its weights are worth
+ * more. */
+static void write_row(void)
+{
+    long end = log_file ? ftell(log_file) : 0;
+    if (log_file && *row && fprintf(log_file, "%s\n", row) < 0) {
+        ex_complain("--log %s: %s: it ends before step %d, training goes on", ex.log,
+                    strerror(errno), atoi(row));
+        end = ftruncate(fileno(log_file), end); /* fails for a device */
+        fclose(log_file), log_file = NULL;
+    }
+    *row = '\0';
+}
+
+/* Waits for the last step, which leaves a GPU idle: so not before the next one is on its way, but
+ * to print something. */
+static tn_status read_loss(void)
+{
+    if (!late) return TN_OK;
+    double loss = tn_later_take(late);
+    late = NULL;
+    if (isnan(loss) && tn_error_status() != TN_OK) return tn_error_status();
+    for (int of = 0; of < MEANS; of++, loss_count[of - 1]++) loss_sum[of] += loss;
+    if (loss_count[POINT] >= ex.total / 200) ex_curve_add(&ex.curve[0], ex.step, take_mean(POINT));
+    add_point("loss", loss);
+    add_point("learning rate", last_lr);
+    write_row();
+    snprintf(row, sizeof row, "%d,%.6f,%.8g,", ex.step, loss, last_lr);
+    return TN_OK;
+}
+
+/* A program that ends on an error calls it too: the rows show what led to it. */
+static void end_log(void)
+{
+    read_loss();
+    write_row();
+}
+
+/* ---- the progress line ----------------------------------------------------------------------- */
+
+static int first_step, shown_step;
+static double began, shown_at;
 
 static double seconds(void)
 {
@@ -38,27 +104,23 @@ int ex_width(void)
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-/* On a terminal one line is redrawn, at most ten times a second; otherwise about 25 plain lines are
- * printed in all. Reads only the clock: the loss need not be known yet. */
-static bool line_is_due(void)
-{
-    int every = ex.total > 25 ? ex.total / 25 : 1;
-    if (ex.quiet || ex.step == ex.total) return !ex.quiet;
-    if (ex_redrawn) return seconds() - shown_at >= 0.1;
-    return ex.step % every == 0 || ex.step == first_step + 1;
-}
-
-/* On a terminal the part of the line that is done stands in reverse video. */
-static void show_line(double lr)
+/* On a terminal one line is redrawn, at most ten times a second, whose part that is done stands in
+ * reverse video; otherwise about 25 plain lines are printed in all. */
+static void show_line(void)
 {
     char line[256];
+    int every = ex.total > 25 ? ex.total / 25 : 1;
+    bool due = ex_redrawn ? seconds() - shown_at >= 0.1
+                          : ex.step % every == 0 || ex.step == first_step + 1;
+    if (ex.quiet || !(due || ex.step == ex.total)) return;
+    ex_check(read_loss());
     double now = seconds(), units = (double)(ex.step - shown_step) * ex.per_step;
     long left = (long)((now - began) / (ex.step - first_step) * (ex.total - ex.step) + 0.5);
     int digits = ex_redrawn ? snprintf(NULL, 0, "%d", ex.total) : 0, most = ex_width() - 1;
     int n = snprintf(line, sizeof line,
                      "step %*d/%d  loss %.4f  %ld:%02ld:%02ld left  %6.0f %s/s  lr %.2e", digits,
                      ex.step, ex.total, take_mean(LINE), left / 3600, left / 60 % 60, left % 60,
-                     units / (now - shown_at), ex.unit, lr);
+                     units / (now - shown_at), ex.unit, last_lr);
     n = ex_redrawn && n > most ? most : n;
     int done = (int)((double)n * ex.step / ex.total);
     printf(ex_redrawn ? "\033[7m%.*s\033[m%.*s\033[K\r" : "%.*s%.*s\n", done, line, n - done,
@@ -79,77 +141,9 @@ void ex_say(const char *format, ...)
     ex_flush();
 }
 
-/* ---- losses ---------------------------------------------------------------------------------- */
-
-/* Reading a loss waits for the GPU, which leaves it idle. So losses stay there; the host reads the
- * latest ones together: to print something, to measure time, or where there is no room for more. */
-static tn_tensor *losses;       /* of the latest steps: [EX_LATEST] f32, on the device */
-static double rates[EX_LATEST]; /* of the same steps */
-static int n_taken, n_read;     /* how many there are; how many the host has read */
-static FILE *log_file;          /* NULL: none, or given up */
-static long log_end;            /* after its last whole line; -1: of a pipe */
-static tn_tensorboard *curves;  /* NULL: none, or given up */
-
-void ex_curve_add(tn_curve *c, double x, double y)
-{
-    size_t size = (size_t)(c->n + 1) * sizeof(double);
-    double *xs = realloc((void *)c->x, size), *ys = realloc((void *)c->y, size);
-    if (!xs || !ys) ex_refuse("out of memory");
-    xs[c->n] = x, ys[c->n] = y;
-    *c = (tn_curve){ c->label, c->n + 1, xs, ys };
-}
-
-/* A file that can no longer be written ends here; training goes on. */
-static void add_point(const char *curve, int step, double y)
-{
-    if (!curves || tn_tensorboard_scalar(curves, curve, y, step) == TN_OK) return;
-    ex_complain("--tensorboard: %s: training goes on", tn_error());
-    tn_error_clear();
-    tn_tensorboard_free(curves);
-    curves = NULL;
-}
-
-/* The last line of the log stays open: the value of an evaluation may follow. */
-static tn_status read_losses(void)
-{
-    float value[EX_LATEST];
-    size_t nbytes = (size_t)n_taken * sizeof *value;
-    tn_status status = TN_OK;
-    if (n_read == n_taken) return TN_OK;
-    TN_SCOPE status = tn_copy_out(tn_narrow(losses, 0, 0, n_taken), value, nbytes, TN_F32);
-    for (; status == TN_OK && n_read < n_taken; n_read++) {
-        int step = ex.step - n_taken + n_read + 1;
-        for (int of = 0; of < MEANS; of++, loss_count[of - 1]++) loss_sum[of] += value[n_read];
-        if (loss_count[POINT] >= ex.total / 200) ex_curve_add(&ex.curve[0], step, take_mean(POINT));
-        add_point("loss", step, value[n_read]);
-        add_point("learning rate", step, rates[n_read]);
-        if (log_file)
-            fprintf(log_file, "%s%d,%.6f,%.8g,", n_read > 0 ? "\n" : "", step, value[n_read],
-                    rates[n_read]);
-    }
-    return status;
-}
-
-/* Reads the losses, writes their lines, and makes room. If writing fails, the log ends with its
- * last whole line, but the run goes on: its weights are worth more. A program that ends on an error
- * calls it too: the lines show what led to it. */
-static void write_log(void)
-{
-    read_losses();
-    errno = 0;
-    if (log_file && n_read > 0) fprintf(log_file, "\n");
-    if (log_file && (fflush(log_file) != 0 || ferror(log_file))) {
-        ex_complain("--log %s: %s: it ends before step %d, training goes on", ex.log,
-                    strerror(errno ? errno : EIO), ex.step - n_taken + 1);
-        fclose(log_file);
-        log_file = NULL;
-        if (log_end >= 0 && truncate(ex.log, log_end) != 0) log_end = -1; /* a device */
-    }
-    if (log_file) log_end = ftell(log_file);
-    n_taken = n_read = 0;
-}
-
 /* ---- weights and checkpoints ----------------------------------------------------------------- */
+
+static bool leave; /* a signal came, or --stop-after is reached */
 
 /* Whether own is true in any process: all must call it. */
 static bool any(bool own)
@@ -196,21 +190,26 @@ static bool save_checkpoint(void)
     return written(status, what);
 }
 
-/* If that fails, a trained run is saved in a checkpoint. */
-static void save_weights(void)
+/* The weights of a whole run; a checkpoint if one is wanted, if the run stops before its end, or if
+ * the weights could not be saved. */
+static void save_all(void)
 {
     tn_metadata notes = notes_of(EX_MODEL);
     tn_save_options o = { .metadata = &notes };
-    bool saved = !ex.save || written(tn_save_with(ex.state.model, ex.save, o), "--save");
-    if (saved) ex_say("saved %s", ex.save);
-    if (!any(!saved) || !ex.trained) return;
-    if ((any(ex.checkpoint) || save_checkpoint()) && tn_parallel_rank() == 0)
+    bool whole = ex.step >= ex.total && ex.save;
+    bool saved = !whole || written(tn_save_with(ex.state.model, ex.save, o), "--save");
+    if (whole && saved) ex_say("saved %s", ex.save);
+    if (!ex.trained || !any(!saved || leave || ex.checkpoint) || !save_checkpoint()) return;
+    ex_flush();
+    if (!saved)
         fprintf(stderr, "the weights are in a checkpoint: --resume %s --save FILE\n", ex.place);
+    else if (!ex.quiet) /* Ctrl-C also ends a reader of our output */
+        fprintf(ex_signal ? stderr : stdout, "checkpoint after step %d; go on with --resume %s\n",
+                ex.step, ex.place);
 }
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-static bool leave;            /* a signal came, or --stop-after is reached */
 static atomic_bool all_saved; /* from here on any signal ends the program */
 static tn_capture *captured;
 static int64_t tensors, allocations; /* after the first evaluation */
@@ -230,15 +229,14 @@ static void note_signal(int number)
 tn_tensor *ex_learn(tn_tensor *loss, double clip)
 {
     tn_list *trained = tn_optim_parameters(ex.state.optimizer);
-    const bool scaled = ex.dtype == TN_F16; /* else the scaler passes everything through */
     ex_check(tn_optim_zero_grad(ex.state.optimizer));
     ex_check(tn_backward(tn_scaler_scale(ex.scaler, loss)));
     if (clip > 0 && ex.capture) { /* nothing waits, so NaN and infinity show only in the loss */
         ex_check_ptr(tn_clip_grad_norm_tensor(trained, clip, 2));
     } else if (clip > 0) { /* gradients that are not finite: an error, or a step that is skipped */
         ex_check(tn_scaler_unscale(ex.scaler, ex.state.optimizer));
-        double norm = tn_clip_grad_norm(trained, clip, 2, !scaled);
-        if (norm != norm && !scaled) ex_check(tn_error_status());
+        if (isnan(tn_clip_grad_norm(trained, clip, 2, ex.dtype != TN_F16)))
+            ex_check(tn_error_status());
     }
     ex_check(tn_scaler_step(ex.scaler, ex.state.optimizer));
     ex_check(tn_scaler_update(ex.scaler));
@@ -249,23 +247,16 @@ static void one_step(void)
 {
     tn_tensor *in[2], *loss;
     double lr = tn_optim_lr(ex.state.optimizer, 0);
-    if (n_taken == EX_LATEST) {
-        ex_check(read_losses());
-        write_log();
-    }
     ex.next(in);
     loss = captured && ex.step >= ex.uncaptured ? tn_capture_run(captured, 2, in)
                                                 : ex.learn(2, in, NULL);
-    tn_tensor *place = tn_select(losses, 0, n_taken);
-    TN_NO_GRAD ex_check(tn_copy_(place, loss));
-    ex_check(tn_parallel_mean_(place));
+    TN_NO_GRAD ex_check(tn_parallel_mean_(loss = tn_detach(loss)));
     ex_check(tn_scheduler_step(ex.state.scheduler));
-    rates[n_taken++] = lr;
+    ex_check(read_loss()); /* of the step before */
+    ex_check_ptr(late = tn_later_new(loss));
+    last_lr = lr;
     ex.step++;
-    if (line_is_due()) {
-        ex_check(read_losses());
-        show_line(lr);
-    }
+    show_line();
     ex_page_step(ex.step == ex.total);
     leave = any(ex_signal || ex.step - first_step == ex.stop_after);
 }
@@ -276,8 +267,8 @@ static void evaluate(void)
     TN_SCOPE value = ex.evaluate(take_mean(EVALUATION));
     if (ex_signal) return;
     ex_curve_add(&ex.curve[1], ex.step, value);
-    add_point(ex.value, ex.step, value);
-    if (log_file) fprintf(log_file, "%.6f", value);
+    add_point(ex.value, value);
+    snprintf(row + strlen(row), sizeof row - strlen(row), "%.6f", value);
     if (tensors > 0) return;
     tensors = tn_live_tensors();
     allocations = tn_memory().system_allocations;
@@ -291,7 +282,7 @@ static void evaluate_and_save(void)
     bool due = ex.checkpoint_every > 0 ? ex.step % ex.checkpoint_every == 0 : wanted;
     due = any(due && ex.checkpoint && !last);
     if (!wanted && !due) return;
-    ex_check(read_losses());
+    ex_check(read_loss());
     double paused = seconds();
     if (wanted && tn_parallel_rank() == 0) evaluate();
     if (due) save_checkpoint();
@@ -307,16 +298,14 @@ static void begin(void)
     if (ex.log) {
         log_file = fopen(ex.log, ex.step > 0 ? "a" : "w");
         if (!log_file) ex_refuse("--log %s: %s", ex.log, strerror(errno));
-        setvbuf(log_file, NULL, _IOFBF, 1 << 15); /* all lines at once: errors appear in fflush */
+        setvbuf(log_file, NULL, _IONBF, 0); /* a row that cannot be written is known at once */
         if (ftell(log_file) == 0) fprintf(log_file, "step,loss,lr,%s\n", ex.value);
-        log_end = ftell(log_file);
     }
     tn_tensorboard_options o = { .purge_step = ex.step > 0 ? ex.step + 1 : 0 }; /* a resume */
     tn_metadata notes = notes_of(EX_MODEL | EX_RUN);
     if (ex.board) ex_check_ptr(curves = tn_tensorboard_new(ex.board, o));
     if (curves) ex_check(tn_tensorboard_hparams(curves, &notes));
-    ex_check_ptr(losses = tn_keep(tn_empty_as(TN_SHAPE(EX_LATEST), TN_F32, ex.where)));
-    atexit(write_log); /* after the device was opened: exit functions run in reverse order */
+    atexit(end_log); /* after the device was opened: exit functions run in reverse order */
     for (int i = 0; i < 4; i++) /* signals ignored by nohup or the like stay ignored */
         if (signal(caught[i], note_signal) == SIG_IGN && i > 1) signal(caught[i], SIG_IGN);
     if (ex.capture) ex_check_ptr(captured = tn_capture_new(ex.learn, NULL, ex.where));
@@ -332,11 +321,10 @@ static void begin(void)
 static void end(void)
 {
     ex_page_step(true);
-    write_log();
+    end_log();
     if (log_file && fclose(log_file) != 0) ex_complain("--log %s: %s", ex.log, strerror(errno));
     log_file = NULL;
     tn_tensorboard_free(curves);
-    tn_drop(losses);
     if (ex_redrawn) printf("\033[K");
     ex_redrawn = false;
     if (ex.memory && tensors > 0)
@@ -344,10 +332,6 @@ static void end(void)
                "first evaluation %" PRId64 ", peak %.1f MiB\n",
                tensors, tn_live_tensors(), tn_memory().system_allocations - allocations,
                (double)tn_memory().peak_in_use / 1048576);
-    if (!any(leave || ex.checkpoint) || !save_checkpoint() || ex.quiet) return;
-    ex_flush();
-    fprintf(ex_signal ? stderr : stdout, /* Ctrl-C also ends a reader of our output */
-            "checkpoint after step %d; go on with --resume %s\n", ex.step, ex.place);
 }
 
 double ex_train(void)
@@ -360,11 +344,11 @@ double ex_train(void)
             TN_SCOPE one_step();
             if (!leave) evaluate_and_save();
         }
-        ex_check(read_losses());
+        ex_check(read_loss());
         rate = (double)(ex.step - first_step) * ex.per_step / (seconds() - began);
         end();
     }
-    if (ex.step >= ex.total && any(ex.save)) save_weights();
+    save_all();
     return rate;
 }
 

@@ -7,8 +7,6 @@
 
 #include "common.h"
 
-enum { EX_LATEST = 64 }; /* losses that wait on the device */
-
 /* The one run of a program, which defines it. */
 extern struct ex_run {
     /* the options of every such program, with their defaults */

@@ -36,14 +36,13 @@ static tn_status block_forward(tn_module *self, int n_in, tn_tensor *const *in, 
     return n_in == 2 && n_out == 1 && out[0] ? TN_OK : tn_error_status();
 }
 
-static const tn_module_type block_type = { .name = "Block",
-                                           .size = sizeof(block),
-                                           .forward_n = block_forward };
-
 static tn_module *block_new(gpt_sizes s)
 {
+    static const tn_module_type type = { .name = "Block",
+                                         .size = sizeof(block),
+                                         .forward_n = block_forward };
     int64_t d = s.d_model;
-    block *m = tn_module_new(&block_type);
+    block *m = tn_module_new(&type);
     if (!m) return NULL;
     tn_register_module(&m->base, "norm1", &m->norm1, tn_layer_norm_new(TN_SHAPE(d), norm));
     tn_register_module(&m->base, "attention", &m->attention,
@@ -74,10 +73,6 @@ static tn_tensor *gpt_forward(tn_module *self, tn_tensor *ids)
     return tn_forward(m->head, tn_forward(m->norm, x));
 }
 
-static const tn_module_type gpt_type = { .name = "GPT",
-                                         .size = sizeof(gpt),
-                                         .forward = gpt_forward };
-
 /*
  * Initial values after GPT-2 (Radford et al., 2019, sec. 2.3): matrices N(0, 0.02), biases 0, and
  * the two products that write into x of every block smaller by sqrt(2 layers), so that the sum of
@@ -99,9 +94,12 @@ static void gpt_init(gpt *m, int layers)
 
 tn_module *gpt_new(gpt_sizes s)
 {
+    static const tn_module_type type = { .name = "GPT",
+                                         .size = sizeof(gpt),
+                                         .forward = gpt_forward };
     const tn_positional_encoding_options position = { .dropout = s.dropout };
     int64_t d = s.d_model, t = s.context;
-    gpt *m = tn_module_new(&gpt_type);
+    gpt *m = tn_module_new(&type);
     if (!m) return NULL;
     tn_register_module(&m->base, "token", &m->token, tn_embedding_new(s.vocab, d, embedding));
     tn_register_module(&m->base, "position", &m->position,

@@ -48,18 +48,7 @@ static ex_option options[] = {
 /* ---- the text -------------------------------------------------------------------------------- */
 
 static tn_text *text; /* NULL if a loaded model only generates */
-static tn_text known; /* the characters of the text, or those of a model's file */
-
-/* A vocabulary is noted as hexadecimal digits, two per byte. */
-static void read_vocabulary(void)
-{
-    const char *hex = vocabulary, *digits = "0123456789abcdef";
-    unsigned char *byte = known.byte_of;
-    for (int b = 0; b < 256; b++) known.id_of[b] = -1;
-    for (; known.vocab < 256 && strspn(hex, digits) > 1 && sscanf(hex, "%2hhx", byte); hex += 2)
-        known.id_of[*byte++] = known.vocab++;
-    if (*hex) ex_refuse("%s: its vocabulary is damaged", ex.resume ? ex.resume : ex.load);
-}
+static tn_text known; /* of it only the characters that the model knows: vocabulary, read */
 
 static void read_text(void)
 {
@@ -78,7 +67,17 @@ static void read_text(void)
         ex_refuse("--text %s is not the text that %s was training on", path, ex.resume);
     vocabulary = hex;
     text_hash = hash;
-    known = *text;
+}
+
+/* A vocabulary is noted as hexadecimal digits, two per byte. */
+static void read_vocabulary(void)
+{
+    const char *hex = vocabulary, *digits = "0123456789abcdef";
+    unsigned char *byte = known.byte_of;
+    for (int b = 0; b < 256; b++) known.id_of[b] = -1;
+    for (; known.vocab < 256 && strspn(hex, digits) > 1 && sscanf(hex, "%2hhx", byte); hex += 2)
+        known.id_of[*byte++] = known.vocab++;
+    if (*hex) ex_refuse("%s: its vocabulary is damaged", ex.resume ? ex.resume : ex.load);
 }
 
 static void check_prompt(void)
@@ -143,18 +142,16 @@ static double mean_loss(const unsigned char *ids, int64_t n, int64_t windows)
     tn_shape apart = TN_SHAPE(windows, (n - 1) / windows); /* each row begins with a window */
     tn_tensor *x = tn_narrow(tn_from_data(ids, apart, TN_U8), 1, 0, context);
     tn_tensor *y = tn_narrow(tn_from_data(ids + 1, apart, TN_U8), 1, 0, context);
-    tn_tensor *sum = tn_full_as(TN_SCALAR, 0, TN_F64, ex.where);
+    double sum = 0;
     ex_check(tn_eval(ex.state.model));
     for (int64_t i = 0, rows = ex.batch; i < windows && !ex_signal; i += rows) {
         if (rows > windows - i) rows = windows - i;
-        TN_SCOPE TN_NO_GRAD
-        {
-            tn_tensor *loss = loss_of(tn_narrow(x, 0, i, rows), tn_narrow(y, 0, i, rows));
-            ex_check(tn_add_(sum, tn_mul_scalar(tn_to_dtype(loss, TN_F64), (double)rows)));
-        }
+        TN_SCOPE TN_NO_GRAD sum +=
+            (double)rows * tn_item(loss_of(tn_narrow(x, 0, i, rows), tn_narrow(y, 0, i, rows)));
     }
+    ex_check(tn_error_status());
     ex_check(tn_train(ex.state.model, true));
-    return tn_item(sum) / (double)windows;
+    return sum / (double)windows;
 }
 
 static double evaluate(double mean)
@@ -304,8 +301,8 @@ int main(int argc, char **argv)
         ex_refuse("--text FILE is needed (see --help)");
     tn_scope program = tn_scope_begin();
     ex_prepare();
-    if (*vocabulary) read_vocabulary();
     if (path) read_text();
+    read_vocabulary();
     check_prompt();
     build();
     ex_start();

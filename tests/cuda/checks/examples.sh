@@ -3,8 +3,8 @@
 # do not depend on the device, and one clear line where there is no GPU.
 # usage: TN_CUDA_MODULE=SHIM tests/cuda/checks/examples.sh TRANSFORMER BATCHNORM BUFFERS XOR INTEROP
 #
-# Seen to fail: with the loss of every step on the device copied to place 0 (one_step in training.c) both
-# comparisons of losses; with a sample that looks at the last character alone on the device (transformer.c), "the
+# Seen to fail: with a tni_cuda_collect (transfers.cu) that does not wait, comparisons of
+# losses of both programs; with a sample that looks at the last character alone on the device (transformer.c), "the
 # same sample".
 set -uo pipefail
 transformer=$(realpath "$1") batchnorm=$(realpath "$2") buffers=$(realpath "$3") xor=$(realpath "$4")
