@@ -2,8 +2,7 @@
  * common.h - shared by the example programs, and written with <tenon/tenon.h> alone: messages,
  * options, a page of the first steps. training.h has what only the programs that train share.
  */
-#ifndef EXAMPLES_COMMON_H
-#define EXAMPLES_COMMON_H
+#pragma once
 
 #include <errno.h>
 #include <error.h>
@@ -34,7 +33,8 @@ enum {
     EX_READ = 8,      /* a file that is read */
     EX_WRITTEN = 16,  /* a file that is written */
     EX_REPLACED = 32, /* a file that the library replaces */
-    EX_GIVEN = 64     /* it was on the command line */
+    EX_GIVEN = 64,    /* it was on the command line */
+    EX_LATER = 128    /* files from before it existed do not note it: then it is the default */
 };
 
 typedef struct ex_option {
@@ -77,5 +77,3 @@ tn_device ex_device(const char *name);
 void ex_page_begin(const char *path, int steps, tn_module *model, tn_optim *optimizer);
 /* After each step. The last of them, or of the training, writes the page. */
 void ex_page_step(bool last);
-
-#endif

@@ -126,7 +126,7 @@ static void adopt(void)
     for (ex_option *o = NULL; file && (o = ex_next(o, ex.resume ? EX_MODEL | EX_RUN : EX_MODEL));) {
         const char *noted = tn_metadata_get(&notes, o->name);
         bool given = o->traits & EX_GIVEN;
-        if (given && o->traits & EX_FREE) continue;
+        if (o->traits & ((given ? EX_FREE : 0) | (noted ? 0 : EX_LATER))) continue;
         if (noted && given && strcmp(noted, ex_value(o)) != 0)
             ex_refuse("--%s %s conflicts with %s, which was made with --%s %s", o->name,
                       ex_value(o), file, o->name, noted);

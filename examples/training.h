@@ -2,8 +2,7 @@
  * training.h - shared by the programs that train: options, the loop over steps with log, curves and
  * progress line, evaluations and checkpoints on the way, stopping early, resuming.
  */
-#ifndef EXAMPLES_TRAINING_H
-#define EXAMPLES_TRAINING_H
+#pragma once
 
 #include "common.h"
 
@@ -92,5 +91,3 @@ void ex_curve_add(tn_curve *c, double x, double y);
 #define EX_HASH 0xcbf29ce484222325u
 uint64_t ex_hash(uint64_t hash, const void *bytes, size_t n);
 uint64_t ex_hash_list(const tn_list *list); /* names, shapes and bits */
-
-#endif

@@ -2,7 +2,7 @@
  * batchnorm - trains a convolutional network on Fashion-MNIST; shows what BatchNorm's buffers do.
  *
  *     batchnorm [--epochs 5] [--save FILE.safetensors]
- *     batchnorm --epochs 40 --augment 2
+ *     batchnorm --epochs 30 --augment 2 --blocks 2
  *     batchnorm --load FILE.safetensors
  *
  * running_mean and running_var change only in forward, in training mode: they are not in the
@@ -17,7 +17,7 @@
 enum { WATCHED = 3 }; /* steps whose statistics are printed */
 
 static const char *data = "/usr/share/datasets/fashion-mnist";
-static int epochs = 5, steps, augment;
+static int epochs = 5, steps, augment, blocks;
 static double lr = 0.1, momentum = 0.9, weight_decay = 5e-4;
 
 static ex_option options[] = {
@@ -31,6 +31,7 @@ static ex_option options[] = {
     EX_NUMBER("lr", lr, 1e-12, 100, EX_RUN, "highest learning rate of the one-cycle schedule"),
     EX_NUMBER("momentum", momentum, 1e-6, 0.9999, EX_RUN, "of SGD"),
     EX_NUMBER("weight-decay", weight_decay, 0, 10, EX_RUN, "of SGD"),
+    EX_NUMBER("blocks", blocks, 0, 100, EX_MODEL | EX_LATER, "residual blocks after each pooling"),
     EX_NUMBER("augment", augment, 0, 14, EX_RUN,
               "images are moved by up to so many pixels, and half of them mirrored; 0: neither"),
     EX_TEXT("load", ex.load, "FILE", 0, "such a file; trains only if --epochs is given"),
@@ -110,7 +111,7 @@ static tn_loader *loader_of(tn_loader_options o)
 static void build(void)
 {
     tn_manual_seed((uint64_t)ex.seed);
-    ex_check_ptr(ex.state.model = net_new(mean, deviation));
+    ex_check_ptr(ex.state.model = net_new(mean, deviation, blocks));
     ex_check(tn_module_to(ex.state.model, ex.where));
     ex.state.loader = loader_of((tn_loader_options){ .batch_size = ex.batch,
                                                      .shuffle = true,

@@ -222,7 +222,7 @@ static tn_status train_transformer(tn_module *m)
     return train(m, tn_adamw(tn_parameters(m), (tn_adamw_options){ .lr = 1e-3 }), 17, true);
 }
 
-MAKE(cnn, net_new(72.9, 90.2))
+MAKE(cnn, net_new(72.9, 90.2, 0))
 MAKE(transformer,
      gpt_new((gpt_sizes){
          .vocab = 17, .context = 8, .layers = 2, .heads = 2, .d_model = 16, .dropout = 0.1 }))

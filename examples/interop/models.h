@@ -2,8 +2,7 @@
  * models.h - the models that are sent to PyTorch and back; models.py has the same ones in PyTorch,
  * under the same names.
  */
-#ifndef INTEROP_MODELS_H
-#define INTEROP_MODELS_H
+#pragma once
 
 #include <tenon/tenon.h>
 
@@ -31,5 +30,3 @@ extern const int interop_count;
 int interop_inputs(const interop_model *model, tn_dtype dtype, tn_tensor **x);
 /* The model's output for them. */
 tn_tensor *interop_forward(const interop_model *model, tn_module *m, tn_tensor *const *x);
-
-#endif

@@ -1,6 +1,5 @@
 /* model.h - a decoder-only transformer as modules of this program's own; see model.c */
-#ifndef TRANSFORMER_MODEL_H
-#define TRANSFORMER_MODEL_H
+#pragma once
 
 #include <tenon/tenon.h>
 
@@ -17,5 +16,3 @@ typedef struct gpt_sizes {
  *             bool, not saved: it can be made again
  */
 tn_module *gpt_new(gpt_sizes sizes);
-
-#endif

@@ -225,6 +225,9 @@ check 'batchnorm, moved images' differ "$whole" "$moved"
 check 'batchnorm, moved images, one thread' same "$moved" "$(OMP_NUM_THREADS=1 bhash_of --augment 2)"
 check 'batchnorm, moved images, stop' b --quiet --augment 2 --stop-after 5 --checkpoint bpart
 check 'batchnorm, moved images, resumed' same "$moved" "$("$batchnorm" --resume bpart --quiet --print-hash)"
+check 'batchnorm, residual blocks' b --quiet --blocks 1 --steps 2 --save deep.safetensors
+check 'batchnorm, residual blocks, load' says '^test loss [0-9.]+, test accuracy' b --load deep.safetensors
+check 'batchnorm, their number is noted' refused '--blocks 2 conflicts with deep.safetensors' b --blocks 2 --load deep.safetensors
 check 'batchnorm, bf16' differ "$whole" "$(bhash_of --precision bf16)"
 check 'batchnorm, another batch on resume' refused '--batch 3 conflicts with bpart' \
     "$batchnorm" --resume bpart --batch 3
