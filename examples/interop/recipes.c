@@ -61,7 +61,9 @@ static tn_tensor *reader_forward(tn_module *self, tn_tensor *x)
 static tn_module *reader_new(bool reset_before)
 {
     static const tn_module_type type = {
-        .name = "Reader", .size = sizeof(reader), .forward = reader_forward
+        .name = "Reader",
+        .size = sizeof(reader),
+        .forward = reader_forward,
     };
     reader *m = tn_module_new(&type);
     if (!m) return NULL;
