@@ -116,7 +116,7 @@ TN_API const char *tn_metadata_get(const tn_metadata *metadata, const char *key)
 TN_API TN_MUST_USE tn_status tn_optim_load_pytorch(tn_optim *opt, const char *path,
                                                    const char *key);
 /** Writes what PyTorch's optimizer.load_state_dict(torch.load(path)) takes. Errors: another kind of
- *  optimizer; those of tn_save. */
+ *  optimizer; a switch that PyTorch has not (eps_hat); those of tn_save. */
 TN_API TN_MUST_USE tn_status tn_optim_save_pytorch(tn_optim *opt, const char *path);
 
 /* ---- checkpoints: everything that training needs to go on bit for bit ------------------------ */

@@ -70,6 +70,7 @@ typedef struct tn_batch_norm_options {
     bool no_affine;   /* no weight and bias */
     bool no_bias;     /* no bias */
     bool no_tracking; /* no running statistics: batch statistics in eval too */
+    bool biased_var;  /* running_var: of the biased variance, as in Keras, flax and Paddle */
     /* a batch whose statistics are not finite changes no buffer and is counted by
      * tn_batch_norm_skipped; each forward then reads the buffers once more */
     bool skip_nonfinite;

@@ -47,11 +47,14 @@ TN_API tn_optim *tn_sgd(const tn_list *parameters, tn_sgd_options o);
 typedef struct tn_adam_options {
     double lr, beta1, beta2, eps, weight_decay;
     bool amsgrad, maximize, use_betas, use_lr, use_eps;
+    bool eps_hat;            /* eps beside the root of v before v is corrected, as in Keras */
+    bool no_bias_correction; /* m and v as they are, as in MLX */
 } tn_adam_options;
 /** The same numbers; the default of weight_decay is 0 here too. */
 typedef tn_adam_options tn_adamw_options;
 /** Adam: p -= lr m / (sqrt(v) + eps), m and v the averages of g and g^2, corrected for their start;
- *  weight decay is added to the gradient. Kingma and Ba (2015), algorithm 1 */
+ *  weight decay is added to the gradient. Kingma and Ba (2015), algorithm 1; with eps_hat, which
+ *  is eps / sqrt(1 - beta2^t) in eps's place, the end of section 2 */
 TN_API tn_optim *tn_adam(const tn_list *parameters, tn_adam_options o);
 /** AdamW: the same with decay decoupled, p *= 1 - lr wd. Loshchilov and Hutter (2019), algorithm
  *  2 */
@@ -61,6 +64,7 @@ TN_API tn_optim *tn_adamw(const tn_list *parameters, tn_adamw_options o);
 typedef struct tn_rmsprop_options {
     double lr, alpha, eps, weight_decay, momentum;
     bool centered, maximize, use_lr, use_alpha, use_eps;
+    bool eps_in_sqrt; /* sqrt(s + eps), as in Keras, Paddle and optax */
 } tn_rmsprop_options;
 /** RMSprop: s = alpha s + (1 - alpha) g^2; p -= lr g / (sqrt(s) + eps); centered subtracts the
  *  square of g's average from s; with momentum buf = mom buf + that quotient, and p -= lr buf.

@@ -31,6 +31,7 @@ typedef struct tn_number_type {
     double least, below; /* finite, >= least, < below; a below of 0: no limit above */
     bool on_off;         /* a switch: 0 or 1 */
     bool settled;        /* fixed when its group is made: where form reads it. A `with` is so */
+    bool optional;       /* in files only where it is not initial */
 } tn_number_type;
 
 /** A tensor that an optimizer keeps for each parameter. */
@@ -74,7 +75,8 @@ typedef enum tn_optim_rule {
     TN_RULE_ADAM,    /* s0 = b1 s0 + (1 - b1) g, s1 = b2 s1 + (1 - b2) g^2, s2 = max(s2, s1);
                       * p = own[0] p - (lr g + own[1] s0) / (own[2] sqrt(s2, or s1) + eps) */
     TN_RULE_RMSPROP, /* s0 = b1 s0 + (1 - b1) g^2, s1 = b1 s1 + (1 - b1) g;
-                      * u = g / (sqrt(s0 - s1^2, or s0) + eps); p -= lr (s2 = b2 s2 + u, or u) */
+                      * u = g / (sqrt(s0 - s1^2, or s0, + own[3]) + eps);
+                      * p -= lr (s2 = b2 s2 + u, or u) */
     TN_RULE_ADAGRAD, /* s0 += g^2; p -= lr g / (sqrt(s0) + eps) */
     TN_RULE_LION,    /* p = own[0] p - lr sign(b1 s0 + (1 - b1) g); s0 = b2 s0 + (1 - b2) g */
     TN_RULE_ADAMAX,  /* s0 as Adam's, s1 = max(b2 s1, |g| + eps); p -= lr s0 / s1 */

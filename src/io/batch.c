@@ -3,7 +3,8 @@
  * the parts so far made of the buffers. The buffers themselves are as before the batch.
  *
  *     .batch.at                i64 [4]: next part, parts, 1 if buffers have moved already, buffers
- *     .batch.K.n               f64 [2]: parts, or numbers behind moments, so far; momentum
+ *     .batch.K.n               f64 [2]: parts, or numbers behind moments, so far; momentum; where a
+ *                              running variance is to be biased [3], the last of them 1
  *     .batch.K.of.PART.NAME    what the parts made of that buffer
  *     .batch.K.var.PART.NAME   of moments: of the running variance, the sum of squares
  */
@@ -27,8 +28,9 @@ static tn_status push(tn_list *list, int64_t k, const char *what, const char *na
 
 static tn_status save(const tni_moved *m, int64_t k, const char *of, const char *var, tn_list *list)
 {
-    const double numbers[] = { m->n, m->momentum };
-    tn_status status = push(list, k, "", "n", tn_from_data(numbers, TN_SHAPE(2), TN_F64));
+    const double numbers[] = { m->n, m->momentum, 1 };
+    tn_status status =
+        push(list, k, "", "n", tn_from_data(numbers, TN_SHAPE(m->biased ? 3 : 2), TN_F64));
     if (status == TN_OK) status = push(list, k, "of.", of, m->value);
     return status == TN_OK && m->var ? push(list, k, "var.", var, m->spread) : status;
 }
@@ -86,12 +88,14 @@ static tn_tensor *find(const tni_parts *parts, const tn_list *buffers, int64_t k
 static tn_status read(const tni_input *in, tni_parts *parts, const tn_list *buffers, int64_t k)
 {
     char name[32];
-    double numbers[2];
+    double numbers[3];
     const tn_entry *of = NULL, *var = NULL;
     snprintf(name, sizeof name, "%" PRId64 ".n", k);
     tn_tensor *value = find(parts, buffers, k, "of", &of);
     tn_tensor *spread = find(parts, buffers, k, "var", &var);
-    if (!value || (var && !spread) || !read_values(parts->batch.list, name, TN_F64, 2, numbers) ||
+    const bool biased = read_values(parts->batch.list, name, TN_F64, 3, numbers);
+    if (!value || (var && !spread) ||
+        (!biased && !read_values(parts->batch.list, name, TN_F64, 2, numbers)) ||
         !(numbers[0] >= 1 + (spread != NULL)) || !(numbers[1] >= 0 && numbers[1] <= 1))
         return tni_input_bad(in, DAMAGED, of ? of->name : name);
     const tni_slot *slot = spread ? NULL : tni_slot_of(of->owner, of->name);
@@ -100,6 +104,7 @@ static tn_status read(const tni_input *in, tni_parts *parts, const tn_list *buff
     if (!m) return tni_pending();
     m->n = numbers[0];
     m->momentum = numbers[1];
+    m->biased = biased;
     m->value = tn_keep(value);
     m->spread = spread ? tn_keep(spread) : NULL;
     return TN_OK;

@@ -183,7 +183,7 @@ static tn_status move_once(tni_batch *b)
     for (int i = 0; i < b->n; i++) {
         tni_moved *m = &b->moved[i];
         if (m->n == 0 || !m->var) continue;
-        tn_tensor *var = tn_div_scalar(m->spread, m->n - 1);
+        tn_tensor *var = tn_div_scalar(m->spread, m->biased ? m->n : m->n - 1);
         if (!hold(&m->value, between(m->buffer, m->value, m->momentum)) ||
             !hold(&m->spread, var ? between(m->var, var, m->momentum) : NULL))
             return tni_pending();
@@ -278,12 +278,10 @@ static tn_status check_moments(const char *f, tn_tensor *const *t, int64_t n, do
         if (!tni_shape_equal(&t[i]->shape, &t[0]->shape))
             return tni_error(TN_E_SHAPE, "%s: %s %s beside running_mean %s: want equal shapes", f,
                              name[i], tni_shape_text(&t[i]->shape), tni_shape_text(&t[0]->shape));
-    }
-    for (int i = 0; i < 2; i++) {
-        if (!tn_dtype_is_float(t[i]->dtype))
+        if (i < 2 && !tn_dtype_is_float(t[i]->dtype))
             return tni_error(TN_E_DTYPE, "%s: %s is %s: want a floating dtype", f, name[i],
                              tn_dtype_name(t[i]->dtype));
-        if (tni_own_memory(f, t[i]) != TN_OK) return tni_pending();
+        if (i < 2 && tni_own_memory(f, t[i]) != TN_OK) return tni_pending();
     }
     if (n < 2) return tni_error(TN_E_INVALID, "%s: n %" PRId64 ": want 2 or more", f, n);
     if (momentum >= 0 && momentum <= 1) return TN_OK;
@@ -298,31 +296,38 @@ static tni_moved *moments_of(tni_batch *b, tn_tensor *running_mean, tn_tensor *r
     return tni_batch_add(b, NULL, NULL, running_mean, running_var);
 }
 
-static tn_status collect(tni_batch *b, tn_tensor *const *t, int64_t n, double momentum)
+static tn_status collect(tni_batch *b, tn_tensor *const *t, int64_t n, double momentum, bool biased)
 {
     tni_moved *moved = moments_of(b, t[0], t[1]);
     if (!moved) return tni_pending();
     moved->momentum = momentum;
+    moved->biased = biased;
     tn_status status;
     TN_NO_GRAD status = add(moved, t[2], t[3], (double)n);
+    return status;
+}
+
+tn_status tni_move_statistics(tn_tensor *const running[2], tn_tensor *const now[2], int64_t n,
+                              double momentum, bool biased)
+{
+    TNI_HOLD_TRAPS;
+    tn_tensor *const t[] = { running[0], running[1], now[0], now[1] };
+    tn_status status = check_moments("tn_move_statistics", t, n, momentum);
+    if (status != TN_OK) return status;
+    if (tni_in_part()) /* a second run gives the same moments again */
+        return tn_recomputing() ? TN_OK : collect(tni_batch_now, t, n, momentum, biased);
+    TN_SCOPE TN_NO_GRAD
+    {
+        tn_tensor *next[] = { between(t[0], t[2], momentum), between(t[1], t[3], momentum) };
+        if (!next[0] || !next[1]) status = tni_pending();
+        for (int i = 0; status == TN_OK && i < 2; i++) status = tn_copy_(t[i], next[i]);
+    }
     return status;
 }
 
 tn_status tn_move_statistics(tn_tensor *running_mean, tn_tensor *running_var, tn_tensor *mean,
                              tn_tensor *var, int64_t n, double momentum)
 {
-    TNI_HOLD_TRAPS;
-    tn_tensor *const t[] = { running_mean, running_var, mean, var };
-    tn_status status = check_moments("tn_move_statistics", t, n, momentum);
-    if (status != TN_OK) return status;
-    if (tni_in_part()) /* a second run gives the same moments again */
-        return tn_recomputing() ? TN_OK : collect(tni_batch_now, t, n, momentum);
-    TN_SCOPE TN_NO_GRAD
-    {
-        tn_tensor *next[] = { between(running_mean, mean, momentum),
-                              between(running_var, var, momentum) };
-        if (!next[0] || !next[1]) status = tni_pending();
-        for (int i = 0; status == TN_OK && i < 2; i++) status = tn_copy_(t[i], next[i]);
-    }
-    return status;
+    return tni_move_statistics((tn_tensor *[]){ running_mean, running_var },
+                               (tn_tensor *[]){ mean, var }, n, momentum, false);
 }

@@ -18,6 +18,7 @@ typedef struct tni_moved {
     double n, momentum; /* parts so far, or of moments the numbers behind them; 0: not moved */
     tn_tensor *value;   /* what the parts made of it: the first one, or the mean */
     tn_tensor *spread;  /* of moments: sum of squares from the mean */
+    bool biased;        /* of moments: the variance is to be over n, not n - 1 */
 } tni_moved;
 
 typedef struct tni_batch {
@@ -53,5 +54,8 @@ tn_status tni_batch_settle(tni_batch *b, bool keep);
 /* In the last part, before ranks exchange buffers: they move now. */
 tn_status tni_batch_end_early(void);
 void tni_batch_free(tni_batch *b); /* NULL is ignored */
+/* tn_move_statistics; biased: in a part, so that the running variance is over n, not n - 1. */
+tn_status tni_move_statistics(tn_tensor *const running[2], tn_tensor *const now[2], int64_t n,
+                              double momentum, bool biased);
 
 #endif

@@ -124,8 +124,7 @@ static tn_status may_set(const char *f, const tn_optim *opt, int group,
 tn_status tn_optim_set_lr(tn_optim *opt, int group, double lr)
 {
     TNI_HOLD_TRAPS;
-    static const tn_number_type number = { .name = "lr" };
-    tn_status status = may_set("tn_optim_set_lr", opt, group, &number, lr);
+    tn_status status = may_set(__func__, opt, group, &(tn_number_type){ .name = "lr" }, lr);
     for (int i = 0; status == TN_OK && i < opt->n_groups; i++)
         if (group < 0 || group == i) opt->group[i].lr = opt->group[i].base_lr = lr;
     return status;
@@ -134,8 +133,8 @@ tn_status tn_optim_set_lr(tn_optim *opt, int group, double lr)
 tn_status tn_optim_set_weight_decay(tn_optim *opt, int group, double weight_decay)
 {
     TNI_HOLD_TRAPS;
-    static const tn_number_type number = { .name = "weight_decay" };
-    tn_status status = may_set("tn_optim_set_weight_decay", opt, group, &number, weight_decay);
+    const tn_number_type number = { .name = "weight_decay" };
+    tn_status status = may_set(__func__, opt, group, &number, weight_decay);
     for (int i = 0; status == TN_OK && i < opt->n_groups; i++)
         if (group < 0 || group == i) opt->group[i].weight_decay = weight_decay;
     return status;

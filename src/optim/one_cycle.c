@@ -67,13 +67,12 @@ tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o)
     if (tni_number_check(__func__, &base, o.base_momentum) != TN_OK ||
         tni_number_check(__func__, &most, o.max_momentum) != TN_OK)
         return NULL;
-    bool moves = !o.fixed_momentum;
     const int momentum = tni_optim_number_at(opt->type, opt->type->momentum);
-    if (moves && (momentum < 0 || opt->group[0].number[momentum] == 0))
+    if (!o.fixed_momentum && (momentum < 0 || opt->group[0].number[momentum] == 0))
         return tni_fail(TN_E_INVALID,
                         "%s: the optimizer (%s) runs without momentum: want fixed_momentum",
                         __func__, opt->type->name);
-    if (!moves) o.base_momentum = o.max_momentum = -1;
+    if (o.fixed_momentum) o.base_momentum = o.max_momentum = -1;
     const tn_scheduler given = { .fixed = true,
                                  .n = o.total_steps,
                                  .a = o.max_lr / o.div_factor,

@@ -203,14 +203,12 @@ void tn_optim_free(tn_optim *opt)
 
 int tn_optim_groups(const tn_optim *opt)
 {
-    if (tni_no_optim(opt)) tni_poison("tn_optim_groups", "opt");
-    return tni_no_optim(opt) ? -1 : opt->n_groups;
+    return tni_no_optim(opt) ? tni_minus_one(tni_poison(__func__, "opt")) : opt->n_groups;
 }
 
 int64_t tn_optim_steps(const tn_optim *opt)
 {
-    if (tni_no_optim(opt)) tni_poison("tn_optim_steps", "opt");
-    return tni_no_optim(opt) ? -1 : opt->steps;
+    return tni_no_optim(opt) ? tni_minus_one(tni_poison(__func__, "opt")) : opt->steps;
 }
 
 /* ---- another group --------------------------------------------------------------------------- */

@@ -65,23 +65,16 @@ tn_status tn_plateau_step(tn_scheduler *s, double metric)
     tn_optim *opt = s->opt;
     s->step++;
     s = tni_plateau_of(s);
-    if (improves(s, metric)) {
-        s->best = metric;
-        s->bad = 0;
-    } else {
-        s->bad++;
-    }
-    if (s->cooling > 0) {
-        s->cooling--;
-        s->bad = 0;
-    }
+    const bool better = improves(s, metric);
+    if (better) s->best = metric;
+    s->bad = better || s->cooling > 0 ? 0 : s->bad + 1;
+    if (s->cooling > 0) s->cooling--;
     if (s->bad <= s->n) return TN_OK;
     s->bad = 0;
     s->cooling = s->m;
     for (int i = 0; i < opt->n_groups; i++) {
-        double was = opt->group[i].lr;
-        double lr = TNI_MAX(was * s->a, s->c);
-        if (was - lr > SMALLEST) opt->group[i].lr = lr;
+        double *rate = &opt->group[i].lr, lr = TNI_MAX(*rate * s->a, s->c);
+        if (*rate - lr > SMALLEST) *rate = lr;
     }
     return TN_OK;
 }

@@ -13,25 +13,28 @@
 #include "optim/serializer.h"
 #include "optim/optim.h"
 
-/* Number i of group k: a file holds it for the first group, and for others where it differs. */
+/* Number i of group k: a file holds it for the first group, and for others where it differs; of an
+ * optional one for the first, too, only where it differs from the initial. */
 static void show_number(tni_serializer *f, tn_optim *opt, int k, int i)
 {
     const tn_number_type *n = &opt->type->number[i];
     tni_optim_group *group = &opt->group[k];
-    double first = opt->group[0].number[i], *number = &group->number[i];
+    const double usual = k ? opt->group[0].number[i] : n->initial;
+    double *number = &group->number[i];
     const bool had = *number != 0;
     char text[64];
     if (k == 0)
         tni_field_name(f, "%s.%s", opt->type->name, n->name);
     else
         tni_field_name(f, "group.%d.%s", k, n->name);
-    const bool there = k == 0 || (f->from ? tn_list_has(f->from, f->name) : *number != first);
+    const bool always = k == 0 && !n->optional;
+    const bool there = always || (f->from ? tn_list_has(f->from, f->name) : *number != usual);
     if (there && n->on_off)
         tni_field_switch(f, f->name, had);
     else if (there)
         tni_field_f64(f, f->name, number);
     else if (f->from)
-        tni_serializer_set(f, number, &first, sizeof first);
+        tni_serializer_set(f, number, &usual, sizeof usual);
     const char *wanted = f->from ? tni_number_misfit(n, *number, text) : NULL;
     if (wanted)
         tni_serializer_note(f, TNI_MISMATCHED, "%s (%g there, %s)", f->name, *number, wanted);

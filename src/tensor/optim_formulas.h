@@ -45,6 +45,7 @@ typedef struct tni_optim_scalars {
     double shrink;      /* what p is multiplied by first: decoupled decay */
     double mean_rate;   /* Adam: of the average gradient */
     double root_scale;  /* Adam: 1 / sqrt(1 - beta2^t) */
+    double root_eps;    /* RMSprop: added under the root */
     double first, flag; /* 1 or 0: the tensor's first step, its group's flag */
 } tni_optim_scalars;
 
@@ -62,6 +63,7 @@ static inline tni_optim_scalars tni_optim_scalars_of(const tn_optim_numbers *o)
     s.shrink = o->own[0];
     s.mean_rate = o->own[1];
     s.root_scale = o->own[2];
+    s.root_eps = o->own[3];
     s.first = o->step <= 1 ? 1.0 : 0.0;
     s.flag = o->number[3] != 0 ? 1.0 : 0.0;
     return s;
@@ -104,9 +106,9 @@ TN_FN void tni_adam(REAL *p, REAL g, REAL *m, REAL *v, REAL *vmax, const tni_opt
                       (REAL_SQRT(square) * (REAL)s->root_scale + (REAL)s->eps);
 }
 
-/* v = a v + (1-a) g^2. g is divided by sqrt(v) + eps, if centered (average not NULL) by sqrt(v -
- * average^2) + eps, and goes through a momentum buffer unless buf is NULL. Hinton, Coursera lecture
- * 6e (2012); Graves (2013), eq. 38-45 */
+/* v = a v + (1-a) g^2. g is divided by sqrt(v + root_eps) + eps, if centered (average not NULL) by
+ * sqrt(v - average^2 + root_eps) + eps, and goes through a momentum buffer unless buf is NULL.
+ * Hinton, Coursera lecture 6e (2012); Graves (2013), eq. 38-45 */
 TN_FN void tni_rmsprop(REAL *p, REAL g, REAL *v, REAL *average, REAL *buf,
                        const tni_optim_scalars *s)
 {
@@ -118,7 +120,7 @@ TN_FN void tni_rmsprop(REAL *p, REAL g, REAL *v, REAL *average, REAL *buf,
         *average = mean;
         square = square - mean * mean;
     }
-    REAL step = g / (REAL_SQRT(square) + (REAL)s->eps);
+    REAL step = g / (REAL_SQRT(square + (REAL)s->root_eps) + (REAL)s->eps);
     if (buf) {
         step = (REAL)s->beta2 * *buf + step;
         *buf = step;

@@ -656,7 +656,7 @@ static double reference_step(const rule *r, const tni_optim_tensor *t, double p,
     case TN_RULE_RMSPROP: {
         s[0] = b1 * s[0] + (1 - b1) * g * g;
         s[1] = b1 * s[1] + (1 - b1) * g;
-        double d = sqrt(r->flag ? s[0] - s[1] * s[1] : s[0]) + eps;
+        double d = sqrt((r->flag ? s[0] - s[1] * s[1] : s[0]) + o->own[3]) + eps;
         s[2] = b2 * s[2] + g / d;
         return p - o->lr * s[2]; /* momentum 0: s[2] is g / d */
     }

@@ -1223,7 +1223,7 @@ OPTIONS(conv_options, tn_conv_options, LONG(stride, 0, 2), LONG(padding, 0, 2),
         LONG(padding_end, 0, 2), FLAG(use_padding_end), LONG(output_padding, 0, 1),
         o.padding_mode = (tn_pad_mode)pick_enum(w, 4))
 OPTIONS(bn_options, tn_batch_norm_options, REAL(eps, 0, 1), REAL(momentum, 0, 1), FLAG(cumulative),
-        FLAG(no_affine), FLAG(no_bias), FLAG(no_tracking), FLAG(skip_nonfinite))
+        FLAG(no_affine), FLAG(no_bias), FLAG(no_tracking), FLAG(skip_nonfinite), FLAG(biased_var))
 OPTIONS(spectral, tn_spectral_norm_options, LONG(iterations, 0, 2), LONG(axis, 0, 1),
         REAL(eps, 0, 1))
 OPTIONS(mha_options, tn_multihead_attention_options, REAL(dropout, 0, 1), FLAG(no_bias),

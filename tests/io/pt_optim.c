@@ -173,6 +173,9 @@ START_TEST(what_does_not_fit_changes_nothing)
     assert_fails(tn_optim_save_pytorch(lion, in_folder("l.pt")), TN_E_UNSUPPORTED,
                  "lion: want sgd");
     assert_fails(tn_optim_load_pytorch(lion, path, "adam.optimizer"), TN_E_UNSUPPORTED, "lion");
+    tn_optim *hat = owned(tn_adam(weight, (tn_adam_options){ .eps_hat = true }));
+    assert_fails(tn_optim_save_pytorch(hat, in_folder("h.pt")), TN_E_UNSUPPORTED,
+                 "eps_hat: PyTorch has none");
     ck_assert_uint_eq(hash_of(tn_optim_state_dict(r.opt)), before);
     ck_assert_int_eq(files_in_folder(), 0);
 }

@@ -158,6 +158,7 @@ static const option_row rows[] = {
     FLAG(tn_batch_norm_options, no_affine, see_batchnorm, 0),
     FLAG(tn_batch_norm_options, no_bias, see_batchnorm, 0),
     FLAG(tn_batch_norm_options, no_tracking, see_batchnorm, 0),
+    FLAG(tn_batch_norm_options, biased_var, see_batchnorm, 0),
     FLAG(tn_batch_norm_options, skip_nonfinite, see_batchnorm, 0),
     FLAG(tn_batch_norm_options, use_eps, see_batchnorm, 0),
     FLAG(tn_batch_norm_options, use_momentum, see_batchnorm, 0),

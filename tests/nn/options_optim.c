@@ -135,7 +135,9 @@ static uint64_t see_scaler(const void *o)
         REAL(tn_adam_options, weight_decay, 0, .1, -1, name ": weight_decay is -1", see, 0),       \
         FLAG(tn_adam_options, amsgrad, see, 0), FLAG(tn_adam_options, maximize, see, 0),           \
         FLAG(tn_adam_options, use_betas, see, 0), FLAG(tn_adam_options, use_lr, see, 0),           \
-        FLAG(tn_adam_options, use_eps, see, .lr = .1)
+        FLAG(tn_adam_options, use_eps, see, .lr = .1),                                             \
+        FLAG(tn_adam_options, eps_hat, see, .eps = .1),                                            \
+        FLAG(tn_adam_options, no_bias_correction, see, 0)
 
 #define OF_SIX .max_lr = 1, .total_steps = 6
 
@@ -160,6 +162,7 @@ static const option_row rows[] = {
     FLAG(tn_rmsprop_options, use_lr, see_rmsprop, 0),
     FLAG(tn_rmsprop_options, use_alpha, see_rmsprop, 0),
     FLAG(tn_rmsprop_options, use_eps, see_rmsprop, 0),
+    FLAG(tn_rmsprop_options, eps_in_sqrt, see_rmsprop, 0),
     REAL(tn_adagrad_options, lr, 1e-2, .1, -1, "tn_adagrad: lr is -1", see_adagrad, 0),
     REAL(tn_adagrad_options, lr_decay, 0, .1, -1, "tn_adagrad: lr_decay is -1", see_adagrad, 0),
     REAL(tn_adagrad_options, weight_decay, 0, .1, -1, "tn_adagrad: weight_decay is -1", see_adagrad,

@@ -11,7 +11,7 @@ typedef struct rule {
     tn_optim_rule rule;
     double beta1, beta2, eps;
     bool flag, maximize;
-    double own[3]; /* as a type's prepare leaves them, but 1 - the first */
+    double own[4]; /* as a type's prepare leaves them, but 1 - the first */
 } rule;
 
 static const rule optimizers[] = {
@@ -27,6 +27,7 @@ static const rule optimizers[] = {
     { TN_RULE_RMSPROP, 0.99, 0, 1e-8, true, false, { 0 } },
     { TN_RULE_RMSPROP, 0.9, 0.7, 1e-8, false, false, { 0 } },
     { TN_RULE_RMSPROP, 0.9, 0.7, 1e-8, true, false, { 0 } },
+    { TN_RULE_RMSPROP, 0.9, 0, 0, false, false, { 0, 0, 0, 1e-3 } },
     { TN_RULE_ADAGRAD, 0.1, 0, 1e-10, false, false, { 0 } },
     { TN_RULE_LION, 0.9, 0.99, 0, false, false, { 0.005 } },
     { TN_RULE_ADAMAX, 0.9, 0.99, 1e-8, false, true, { 0 } },
@@ -53,7 +54,7 @@ static inline tn_optim_numbers numbers_of(const rule *o, int k, int far, double 
                                .number = { o->beta1 * (k >= far ? 0.5 : 1),
                                            o->beta2 * (k >= far ? 0.75 : 1), o->eps * (k + 1),
                                            o->flag, o->maximize },
-                               .own = { 1 - o->own[0] * k, o->own[1], o->own[2] } };
+                               .own = { 1 - o->own[0] * k, o->own[1], o->own[2], o->own[3] } };
 }
 
 #endif

@@ -188,11 +188,12 @@ static void wide(char **argument)
 
 /* Rank r has r + 2 rows: y, the gradients and the running buffers are those of one batch norm over
  * all rows, whose gradients every rank computes for itself. */
-static void uneven(void)
+static void uneven_with(bool biased_var)
 {
     int64_t size = tn_parallel_size(), rank = tn_parallel_rank();
     int64_t all = size * (size + 3) / 2, first = rank * (rank + 3) / 2, n = rank + 2;
-    tn_module *m = model(tn_batch_norm1d_new(WIDTH, (tn_batch_norm_options){ 0 }));
+    tn_module *m =
+        model(tn_batch_norm1d_new(WIDTH, (tn_batch_norm_options){ .biased_var = biased_var }));
     TN_CHECK(tn_module_to_dtype(m, TN_F64));
     TN_CHECK(tn_init_uniform(tn_get_parameter(m, "weight"), 1, 2));
     tn_module *whole = tn_module_clone(m);
@@ -220,6 +221,12 @@ static void uneven(void)
     EXPECT_NULL(tn_forward(m, one), "one value per channel");
     tn_module_drop(whole);
     tn_module_drop(m);
+}
+
+static void uneven(void)
+{
+    uneven_with(false);
+    uneven_with(true);
 }
 
 /* What differs on the last rank is an error on all, and they go on. */

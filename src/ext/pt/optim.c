@@ -24,6 +24,12 @@ static const struct {
 tn_status tni_pt_optim_check(const char *function, const tn_optim *opt, const char **key,
                              bool *steps)
 {
+    for (int i = 0; i < opt->n_groups * TN_OPTIM_NUMBERS; i++) {
+        const tn_number_type *number = &opt->type->number[i % TN_OPTIM_NUMBERS];
+        if (number->optional && opt->group[i / TN_OPTIM_NUMBERS].number[i % TN_OPTIM_NUMBERS] != 0)
+            return tni_error(TN_E_UNSUPPORTED, "%s: %s: PyTorch has none: want it off", function,
+                             number->name);
+    }
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (opt->type->function && !strcmp(types[i].name, opt->type->name))
             return *key = types[i].key, *steps = types[i].steps, TN_OK;

@@ -188,7 +188,7 @@ static void put_group(tni_bytes *b, const tn_optim *opt, int k, int *first)
     put_number(b, NULL, group->weight_decay);
     for (int i = 0, place; i < TN_OPTIM_NUMBERS; i++) {
         const tn_number_type *number = &type->number[i];
-        if (!number->name) continue;
+        if (!number->name || number->optional) continue;
         const char *key = tni_pt_number(number->name, &place);
         if (place <= 0) put_text(b, key);
         put_number(b, number, group->number[i]);

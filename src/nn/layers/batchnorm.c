@@ -6,7 +6,8 @@
  * 1/counter makes them the plain average over batches. Evaluation: the running buffers take the
  * batch's place. The op checks before it writes, and the counter is incremented last, so a failed
  * forward changes nothing. With `skip_nonfinite` the op updates copies of the running buffers,
- * which replace them only if all values are finite, because a NaN would stay in them for good.
+ * which replace them only if all values are finite, because a NaN would stay in them for good. With
+ * `biased_var`, too: the variance is changed before it is taken.
  */
 #include <tenon/recompute.h>
 
@@ -50,18 +51,21 @@ static int all_finite(tn_tensor *t)
 }
 
 /* Takes what the op made of copies of the running buffers: their next values, or, in a part of a
- * batch (n > 0), the moments of n values. 1: done, 0: skipped, since not all are finite; -1. */
-static int take(batchnorm *m, tn_tensor *const next[2], int64_t n, double momentum)
+ * batch, the moments of its n values. 1: done, 0: skipped, since not all are finite; -1. */
+static int take(batchnorm *m, tn_tensor *next[2], int64_t n, bool part, double momentum)
 {
     tn_tensor *const running[2] = { m->running_mean, m->running_var };
+    if (m->o.biased_var && !part && n > 0) /* r + m (v n / (n - 1) - r) becomes r + m (v - r) */
+        next[1] = tn_lerp(next[1], tn_mul_scalar(tn_detach(running[1]), 1 - momentum), 1.0 / n);
+    if (!next[1]) return -1;
     for (int i = 0; m->o.skip_nonfinite && i < 2; i++) {
         int finite = all_finite(next[i]);
         if (finite == 0 && !tn_recomputing()) m->skipped++;
         if (finite != 1) return finite;
     }
     tn_status status = TN_OK;
-    if (n > 0) status = tn_move_statistics(running[0], running[1], next[0], next[1], n, momentum);
-    for (int i = 0; n == 0 && status == TN_OK && i < 2; i++) status = tn_copy_(running[i], next[i]);
+    if (part) status = tni_move_statistics(running, next, n, momentum, m->o.biased_var);
+    for (int i = 0; !part && status == TN_OK && i < 2; i++) status = tn_copy_(running[i], next[i]);
     return status == TN_OK ? 1 : -1;
 }
 
@@ -78,19 +82,20 @@ static tn_tensor *normalize(batchnorm *m, tn_tensor *x)
     if (isnan(momentum)) return NULL;
     bool part = training && !no_mean && tni_in_part();
     bool guarded = m->o.skip_nonfinite && training && !no_mean;
+    bool copies = training && !no_mean && (part || guarded || m->o.biased_var);
     if (guarded && tni_host_refused(m->base.type->name, "with skip_nonfinite reads the statistics",
                                     "it without skip_nonfinite"))
         return NULL;
     int64_t n = tni_none(x) ? 0 : tni_shape_numel(&x->shape) / m->features;
     tn_tensor *moving[2] = { m->running_mean, m->running_var };
-    for (int i = 0; (guarded || part) && i < 2; i++)
+    for (int i = 0; copies && i < 2; i++)
         moving[i] = part ? tn_zeros_like(moving[i]) : tn_clone(tn_detach(moving[i]));
     double by = part ? 1 : momentum;
     tn_tensor *y = training && m->over
                        ? m->over(x, m->weight, m->bias, moving[0], moving[1], by, m->o.eps, &n)
                        : tn_batch_norm(x, m->weight, m->bias, moving[0], moving[1],
                                        training || no_mean, by, m->o.eps);
-    int taken = y && (guarded || part) ? take(m, moving, part ? n : 0, momentum) : 1;
+    int taken = y && copies ? take(m, moving, n, part, momentum) : 1;
     if (!y || taken < 0) return NULL;
     /* not a pass that only measures (ext/data/statistics.c) */
     if (training && !no_mean && !part && !tn_grad_enabled()) m->unrecorded++;
@@ -173,11 +178,12 @@ static void batchnorm_describe(const tn_module *self, char *text, size_t size)
     char momentum[40];
     snprintf(momentum, sizeof momentum, m->o.cumulative ? "cumulative" : "momentum %g",
              m->o.momentum);
-    snprintf(text, size, "%" PRId64 ", eps %g, %s%s%s%s%s", m->features, m->o.eps, momentum,
+    snprintf(text, size, "%" PRId64 ", eps %g, %s%s%s%s%s%s", m->features, m->o.eps, momentum,
              tni_none(m->weight) ? ", no affine"
              : tni_none(m->bias) ? ", no bias"
                                  : "",
              tni_none(m->running_mean) ? ", no tracking" : "",
+             m->o.biased_var ? ", biased variance" : "",
              m->o.skip_nonfinite ? ", skip non-finite" : "", m->over ? ", over all ranks" : "");
 }
 
