@@ -7,7 +7,9 @@
  * (src/ext/lm/attention.c); with a mask that hides a token from itself, frequencies that are a
  * constant, no padding row (decoder.c); with the last column's logits for every row, room for one
  * token more than there is, c_proj drawn as the others (model.c); without llama3's interpolation
- * (decoder.c); with a head tied that differs (weights.c).
+ * (decoder.c); with a head tied that differs, or without rename_norm() (weights.c); of BERT without
+ * the mask or the token types (bert.c), with causal attention (attention.c), with a padding token
+ * that is drawn (model.c).
  */
 #include <unistd.h>
 

@@ -3,6 +3,11 @@
  *
  * Truth: golden/lm/tokenizer_*, by the package tokenizers (make_lm_tokenizer.py); a quadratic merge
  * written here.
+ *
+ * Seen to fail: without the prefix of pieces, spaces around ideographs, or what is_removed() takes
+ * out; with a word one character longer than the longest; with added tokens as pieces
+ * (src/ext/lm/wordpiece.c); without clean_up(), or with a stream that does not begin again
+ * (detokenize.c); with NFC in place of NFD (added.c).
  */
 #include <pthread.h>
 #include <stdlib.h>

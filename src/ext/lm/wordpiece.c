@@ -97,8 +97,7 @@ bool tni_bert_words(tni_work *w, const char *text, size_t n)
 static int32_t longest(const tn_tokenizer *t, const char *text, size_t prefix, size_t *n)
 {
     int32_t id = TNI_NO_ID;
-    while (*n && (id = tni_find(t, &t->by_bytes, text, prefix + *n)) < 0)
-        while (--*n && ((unsigned char)text[prefix + *n] & 0xc0) == 0x80) {}
+    while (*n && (id = tni_find(t, &t->by_bytes, text, prefix + *n)) < 0) --*n;
     return id;
 }
 
