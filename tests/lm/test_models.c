@@ -618,6 +618,11 @@ START_TEST(other_names_of_bert)
     tn_manual_seed(1);
     tn_tensor *y = tn_forward(m, tokens(1, 5));
     ck_assert_double_gt(tn_max_abs_diff(y, tn_forward(m, tokens(1, 5))), 0.1); /* dropout */
+    assert_ok(tn_eval(m));
+    y = tn_forward(m, tokens(1, 5));
+    assert_close(tn_forward(m, tokens(1, 5)), y, 0, 0);
+    assert_ok(tn_train(tn_get_submodule(m, "encoder.layer.0.attention.output"), true));
+    ck_assert_double_gt(tn_max_abs_diff(y, tn_forward(m, tokens(1, 5))), 1e-4);
 }
 END_TEST
 
