@@ -8,6 +8,7 @@
  *     llama, qwen2, qwen3            rotary positions (default, linear, llama3), RMSNorm and gated
  *                                    layers: Touvron et al. (2023), and grouped queries: Ainslie et
  *                                    al. (2023); SmolLM2 is a llama
+ *     bert                           BERT, an encoder: Devlin et al. (2019); MiniLM is one
  *
  * Everything in config.json that changes results is honoured, or refused by the key's name
  * (TN_E_UNSUPPORTED). Dropout is the file's, in training. In bf16 a norm is rounded once, at its
@@ -19,7 +20,9 @@
  *     logits = tn_lm_next(m, token, TN_NONE);                        [1, 1]: T tokens are known
  *
  * forward takes ids [B, T], i64, and gives logits [B, T, V] of the whole text, for training by
- * tn_cross_entropy(logits, targets), or to score one.
+ * tn_cross_entropy(logits, targets), or to score one. BERT gives hidden states [B, T, H], and by
+ * tn_call the pooled first one [B, H], too. It takes ids, a mask [B, T] (0: padding, which no token
+ * sees) and token types [B, T], i64; TN_NONE, or fewer inputs: all seen, type 0. It has no cache.
  */
 #ifndef TENON_LM_H
 #define TENON_LM_H
@@ -44,7 +47,7 @@ typedef struct tn_lm_options {
  *
  * Errors   TN_E_IO; TN_E_FORMAT: not JSON, sizes that do not fit or are beyond any model's;
  *          TN_E_UNSUPPORTED: see above. The key is named
- * PyTorch: transformers.AutoModelForCausalLM.from_config(config)
+ * PyTorch: transformers.AutoModelForCausalLM.from_config(config); BERT: AutoModel
  */
 TN_API tn_module *tn_lm_new(const char *config);
 /**
@@ -53,8 +56,8 @@ TN_API tn_module *tn_lm_new(const char *config);
  *
  * Ends     eos of generation_config.json, where that is there and says it, else config.json's
  * Dtypes   the file's: f32, bf16 or f16; all as the embedding's, if they differ
- * Names    with or without "transformer." or "model." in front. GPT-2's weights [in, out] become
- *          those of Linear [out, in]. Its masks and rotary frequencies are left out
+ * Names    with or without "transformer.", "model." or "bert." in front. GPT-2's weights [in, out]
+ *          become those of Linear [out, in]. Masks, frequencies and BERT's heads are left out
  * Ties     tie_word_embeddings: one of the two is enough; if both are there and differ, both are
  *          kept, and not tied
  * Errors   those of tn_lm_new; of tn_load_state_dict, strict: every missing and unexpected name

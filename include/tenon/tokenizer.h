@@ -8,18 +8,19 @@
  *     TN_CHECK(tn_tokenizer_decode(t, ids.id, ids.n, (tn_decode_options){ 0 }, &text));
  *     tn_ids_free(&ids), tn_chars_free(&text), tn_tokenizer_free(t);
  *
- * Read      tokenizer.json of byte-level BPE: GPT-2, Llama 3, Qwen, SmolLM, DeepSeek. What it asks
- *           for and this list does not name is an error that names it
- * Normal    NFC
- * Split     Split by a Regex (Isolated), Digits, ByteLevel at the end, Sequence
- * Around    TemplateProcessing (of one text), ByteLevel, Sequence
- * Decode    ByteLevel, also where the file says nothing
+ * Read      tokenizer.json of byte-level BPE: GPT-2, Llama 3, Qwen, SmolLM, DeepSeek; of WordPiece:
+ *           BERT, MiniLM. What it asks for and this list does not name is an error that names it
+ * Normal    NFC, BertNormalizer
+ * Split     Split by a Regex (Isolated), Digits, ByteLevel at the end, Sequence; BertPreTokenizer
+ * Around    TemplateProcessing (of one text), BertProcessing, ByteLevel, Sequence
+ * Decode    ByteLevel, also where the file says nothing; WordPiece
  * Not       truncation and padding of a tokenizer.json are not applied, as transformers does not
  *           unless asked
  * Unicode   Ids equal those of tokenizers 0.23 for text of characters up to Unicode 14. The
  *           patterns of Split know the classes of PCRE2 (14.0 in PCRE2 10.42), tokenizers those of
  *           Unicode 16: newer letters, digits and signs (as CJK extension H) are split from what
- *           stands before them. NFC is that of Unicode 15 here, and of Unicode 9 there
+ *           stands before them. NFC is that of Unicode 15 here, and of Unicode 9 there; so are
+ *           BERT's accents and punctuation, of Unicode 8 there: 624 rare characters differ
  * Threads   A tokenizer does not change: threads may use one at the same time
  *
  * Programs that call these functions link libtenon-lm (pkg-config: tenon-lm).
@@ -99,7 +100,8 @@ typedef struct tn_encode_options {
  * text     n bytes of UTF-8; n < 0: up to its zero
  * Time     linear in n, or n log n in one word without a space
  * Errors   TN_E_INVALID: NULL, not UTF-8 (which byte); a regular expression that takes too long
- *          on this text; under NFC more than 4,096 marks in a row; TN_E_NOMEM. ids has what it had
+ *          on this text; of NFC or accents more than 4,096 marks in a row; TN_E_NOMEM. ids has what
+ *          it had
  */
 TN_API TN_MUST_USE tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, int64_t n,
                                                  tn_encode_options options, tn_ids *ids);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The example programs as a user meets them: flags, files, signals, resuming, the same bits again.
-# usage: test_examples.sh TRANSFORMER BATCHNORM BUFFERS XOR AUTOGRAD GPT LM     (paths of the programs)
+# usage: test_examples.sh TRANSFORMER BATCHNORM BUFFERS XOR AUTOGRAD GPT LM EMBED     (paths of the programs)
 #
 # Seen to fail: where ex_start() of examples/prepare.c loads ex.state without its scheduler, a resumed run
 # began its warm-up again: "resumed after 1", "8" and "13" (another hash than the whole run's); with a
@@ -8,7 +8,7 @@
 # or without attention (above 1.2): "gpt, it learns"; with another seed in each run: "gpt, byte for byte".
 set -uo pipefail
 transformer=$(realpath "$1") batchnorm=$(realpath "$2") buffers=$(realpath "$3") xor=$(realpath "$4")
-autograd=$(realpath "$5") gpt=$(realpath "$6") lm=$(realpath "$7")
+autograd=$(realpath "$5") gpt=$(realpath "$6") lm=$(realpath "$7") embed=$(realpath "$8")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tests/examples/example_data.sh
 . "$here/example_data.sh"
@@ -303,6 +303,20 @@ check 'lm, no folder' refused 'want a command and a folder' "$lm" train
 check 'lm, no model' fails 'nowhere' "$lm" score nowhere --text text
 check 'lm, no format' refused 'want chatml or llama3' "$lm" chat tuned --format odd <<<hello
 check 'lm, a short text' refused 'more than twice' "$lm" train small --text small/config.json --context 1000
+
+# ---- embed --------------------------------------------------------------------------------------
+cp -r "$here/../golden/lm/bert" encoder
+cp "$here/../golden/lm/tokenizer_piece.json" encoder/tokenizer.json
+printf 'A1\tThe world was made of water.\nA2\thello, hello\n\nthere is no name here\n' >lines
+check 'embed' says '^  1\.000  A2.hello, hello$' "$embed" encoder lines 'Hello,  HELLO'
+check 'embed, kept vectors' says '^  1\.000  there is' "$embed" encoder lines 'there is no name here'
+check 'embed, nothing computed' test "$(grep -c ' of 3$' said)" -eq 0
+echo 'one more' >>lines
+check 'embed, another text' says '^0 of 4$' "$embed" encoder lines 'one more'
+check 'embed, no question' refused 'want embed FOLDER FILE QUESTION' "$embed" encoder lines
+check 'embed, no text' refused 'nothing: No such file' "$embed" encoder nothing 'hello'
+check 'embed, no model' fails 'nowhere: No such file' "$embed" nowhere lines 'hello'
+check 'embed, another model' fails 'embeddings.word_embeddings.weight' "$embed" small lines 'hello'
 
 # ---- pages of the first steps ------------------------------------------------------------------
 account() { # FILE: the account that a page holds

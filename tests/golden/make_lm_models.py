@@ -3,11 +3,12 @@
 
 usage: python3 tests/golden/make_lm_models.py [FOLDER]      needs PyTorch 2 and transformers 5
 
-For each CASE a folder with config.json and model.safetensors (GPT-2 in f32, the others in bf16, of weights that
+For each CASE of a decoder a folder with config.json and model.safetensors (GPT-2 in f32, the others in bf16, of weights that
 bf16 holds), and CASE.safetensors: ids [2, 12]; logits; loss, the cross entropy of the next token; of the gradient
 of each weight grad/NAME, its products with sin(1 i) and cos(2 i), i from 0 in row-major order, and its largest
 element; greedy [64], the tokens by which generate() continues the first 6 of row 0; unequal [2, 48], how it
 continues 6 of row 0 and 9 of row 1, each alone.
+bert.safetensors: ids [2, 12], mask, types; hidden, pooled; gradients, as above, of the sums of both times sin(1 i).
 rope.safetensors: frequencies of rotary positions by CASE.
 """
 import copy
@@ -17,7 +18,7 @@ import sys
 
 import torch
 from safetensors.torch import save_file
-from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+from transformers import (BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM,
                           Qwen3Config, Qwen3ForCausalLM)
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -101,6 +102,26 @@ decoder("qwen2", Qwen2ForCausalLM(Qwen2Config(**common, num_key_value_heads=1, p
 decoder("qwen3", Qwen3ForCausalLM(Qwen3Config(**common, num_key_value_heads=2, head_dim=8)))
 decoder("smollm2", LlamaForCausalLM(LlamaConfig(**common, num_key_value_heads=4, tie_word_embeddings=True)))
 
+
+def encoder(name, m):
+    fill(m, 7)
+    m.eval()
+    save(name, m, True)
+    g = torch.Generator().manual_seed(7)
+    ids = torch.randint(1, m.config.vocab_size, (2, 12), generator=g)
+    types, mask = torch.randint(0, 2, (2, 12), generator=g), torch.ones(2, 12, dtype=torch.int64)
+    mask[1, 8:] = 0
+    hidden, pooled = m(ids, attention_mask=mask, token_type_ids=types, return_dict=False)
+    sum((x * torch.sin(torch.arange(x.numel()).view_as(x))).sum() for x in (hidden, pooled)).backward()
+    tensors = {"ids": ids, "mask": mask, "types": types, "hidden": hidden.detach().contiguous(),
+               "pooled": pooled.detach().contiguous()}
+    products(m, tensors)
+    save_file(tensors, os.path.join(folder, name + ".safetensors"))
+
+
+encoder("bert", BertModel(BertConfig(
+    vocab_size=320, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+    max_position_embeddings=40)))
 rope = {}
 more = dict(linear=dict(factor=4.0),
             llama3=dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64))

@@ -76,6 +76,27 @@ def main():
         pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.ByteLevel(add_prefix_space=True)])
     write("smol", smol, texts)
 
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    piece = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
+    piece.normalizer = normalizers.BertNormalizer()
+    piece.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    piece.decoder = decoders.WordPiece()
+    piece.train_from_iterator(training, trainers.WordPieceTrainer(
+        vocab_size=320, limit_alphabet=200, special_tokens=special, show_progress=False))
+    piece.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    signs = ["it isn't -- i'm , don't! he 's , we 've (you ' re) . is it ? \u300c\u6771\u300d\uff01 \u00bfqu\u00e9?",
+             "\u0130stanbul \u1e9e \uac00\u302e\u302f \u0e33 A\u030angstro\u0308m [CLS] [MASK]ing [ MASK ] \x00\x07a\x7fb",
+             "\u4e2d\U00020000\uf900\u3402 $^`+<=>|~ \u00a3\u20ac \u00ab\u2014\u2026\u00bb \x0b\x0c\u1680x\u3000y"]
+    write("piece", piece, texts + signs)
+
+    cased = Tokenizer.from_str(piece.to_str())
+    cased.normalizer = normalizers.BertNormalizer(lowercase=False, handle_chinese_chars=False)
+    cased.decoder = decoders.WordPiece(cleanup=False)
+    cased.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    cased.add_tokens([AddedToken("Caf\u00e9", normalized=True), AddedToken("[M]", normalized=False)])
+    write("cased", cased, texts + signs)
+
 
 if __name__ == "__main__":
     main()

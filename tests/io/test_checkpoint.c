@@ -63,7 +63,7 @@ static run cnn_run(uint64_t seed)
                            tn_randint(0, 10, TN_SHAPE(31)) };
     data[0] = tn_to_dtype(data[0], TN_U8);
     tn_manual_seed(seed);
-    run r = { .model = net_new(128, 74) };
+    run r = { .model = net_new(128, 74, 0) };
     assert_made(r.model);
     r.loader = tn_loader_new(data, 2,
                              (tn_loader_options){ .batch_size = 2,

@@ -7,7 +7,9 @@
  * (src/ext/lm/attention.c); with a mask that hides a token from itself, frequencies that are a
  * constant, no padding row (decoder.c); with the last column's logits for every row, room for one
  * token more than there is, c_proj drawn as the others (model.c); without llama3's interpolation
- * (decoder.c); with a head tied that differs (weights.c).
+ * (decoder.c); with a head tied that differs, or without rename_norm() (weights.c); of BERT without
+ * the mask or the token types (bert.c), with causal attention (attention.c), with a padding token
+ * that is drawn (model.c).
  */
 #include <unistd.h>
 
@@ -109,6 +111,35 @@ START_TEST(logits_and_gradients)
     assert_ok(tn_module_zero_grad(m));
     assert_ok(tn_backward(tn_sum_all(tn_square(tn_forward(m, tn_zeros_like(ids))))));
     ck_assert_double_eq(tn_item(tn_max_all(tn_abs(tn_grad(table)))), 0);
+}
+END_TEST
+
+START_TEST(bert)
+{
+    tn_list *e = golden("bert");
+    tn_module *m = load("bert");
+    tn_tensor *in[] = { tn_list_get(e, "ids"), tn_list_get(e, "mask"), tn_list_get(e, "types") };
+    tn_tensor *out[3], *sum[2];
+    assert_ok(tn_call(m, 3, in, 2, out));
+    assert_close(out[0], tn_list_get(e, "hidden"), 0, 1e-5);
+    assert_close(out[1], tn_list_get(e, "pooled"), 0, 1e-5);
+    for (int i = 0; i < 2; i++) {
+        tn_tensor *by = tn_sin(tn_arange(0, (double)tn_numel(out[i]), 1, TN_F32));
+        sum[i] = tn_sum_all(tn_mul(tn_flatten(out[i], 0, -1), by));
+    }
+    assert_ok(tn_backward(tn_add(sum[0], sum[1])));
+    check_gradients(m, e);
+    /* a row without its padding gives what it gives with it; no types are those of 0 */
+    in[2] = TN_NONE;
+    assert_ok(tn_call(m, 3, in, 1, out));
+    tn_tensor *alone = tn_forward(m, tn_narrow(tn_narrow(in[0], 0, 1, 1), 1, 0, 8));
+    assert_near(tn_narrow(tn_narrow(out[0], 0, 1, 1), 1, 0, 8), alone, 1e-5);
+    assert_null(tn_forward(m, tokens(1, 41)), TN_E_SHAPE,
+                "ids [1,41]: want ids [B, T] with T at most 40");
+    in[1] = tn_ones(TN_SHAPE(12));
+    assert_fails(tn_call(m, 2, in, 1, out), TN_E_SHAPE, "a mask and types of that shape");
+    assert_fails(tn_call(m, 3, in, 3, out), TN_E_SHAPE, "3 inputs, 3 outputs");
+    assert_fails(tn_lm_set_cache(m, 1, 9), TN_E_INVALID, "bert is an encoder");
 }
 END_TEST
 
@@ -344,6 +375,10 @@ static const struct {
       "add_cross_attention" },
     { "gpt2", "\"n_head\": 4", "\"n_head\": 3", TN_E_FORMAT, "n_head: want a number that divides" },
     { "gpt2", "\"attn_pdrop\": 0.1", "\"attn_pdrop\": 1.1", TN_E_FORMAT, "attn_pdrop: want" },
+    { "bert", "\"type_vocab_size\": 2", "\"position_embedding_type\": \"relative_key\"",
+      TN_E_UNSUPPORTED, "position_embedding_type relative_key" },
+    { "bert", "\"is_decoder\": false", "\"is_decoder\": true", TN_E_UNSUPPORTED, "is_decoder" },
+    { "bert", "\"pad_token_id\": 0", "\"pad_token_id\": 320", TN_E_FORMAT, "pad_token_id: want" },
     { "gpt2", "{", "[", TN_E_FORMAT, "no JSON object at byte" },
 };
 
@@ -560,6 +595,37 @@ START_TEST(other_names)
 }
 END_TEST
 
+/* As in bert-base-uncased: before it was BertModel's, with heads, and norms by their old names. */
+START_TEST(other_names_of_bert)
+{
+    const tn_lm_options wide = { .use_dtype = true };
+    tn_list *list = renamed("bert", "", "bert.");
+    assert_ok(tn_list_rename(list, "bert.embeddings.LayerNorm.weight",
+                             "bert.embeddings.LayerNorm.gamma"));
+    assert_ok(
+        tn_list_rename(list, "bert.embeddings.LayerNorm.bias", "bert.embeddings.LayerNorm.beta"));
+    assert_ok(tn_list_add(list, "cls.predictions.bias", tn_ones(TN_SHAPE(320))));
+    assert_ok(tn_list_add(list, "bert.embeddings.position_ids", tn_ones(TN_SHAPE(1, 40))));
+    tn_module *m = owned(of_list(list, wide));
+    tn_tensor *want = tn_forward(load("bert"), tokens(1, 5));
+    assert_close(tn_forward(m, tokens(1, 5)), want, 0, 0);
+    assert_ok(tn_lm_save(m, in_folder("copy")));
+    m = owned(tn_lm_load(in_folder("copy"), (tn_lm_options){ 0 }));
+    assert_close(tn_forward(m, tokens(1, 5)), want, 0, 0);
+    m = owned(tn_lm_new(in_folder("copy")));
+    tn_tensor *table = tn_get_parameter(m, "embeddings.word_embeddings.weight");
+    ck_assert_double_eq(tn_item(tn_max_all(tn_abs(tn_select(table, 0, 0)))), 0);
+    tn_manual_seed(1);
+    tn_tensor *y = tn_forward(m, tokens(1, 5));
+    ck_assert_double_gt(tn_max_abs_diff(y, tn_forward(m, tokens(1, 5))), 0.1); /* dropout */
+    assert_ok(tn_eval(m));
+    y = tn_forward(m, tokens(1, 5));
+    assert_close(tn_forward(m, tokens(1, 5)), y, 0, 0);
+    assert_ok(tn_train(tn_get_submodule(m, "encoder.layer.0.attention.output"), true));
+    ck_assert_double_gt(tn_max_abs_diff(y, tn_forward(m, tokens(1, 5))), 1e-4);
+}
+END_TEST
+
 /* What is missing in a file of bf16 becomes bf16, too. */
 START_TEST(some_of_the_names)
 {
@@ -715,7 +781,10 @@ static tn_status used(void *user)
     tn_module *m = tn_lm_load(golden_path(path), (tn_lm_options){ .use_dtype = true });
     if (!m) return tn_error_status();
     tn_status status = TN_OK;
-    TN_SCOPE status = uses(m);
+    if (strcmp(name, "bert") == 0)
+        TN_SCOPE status = tn_forward(m, tokens(2, 5)) ? TN_OK : tn_error_status();
+    else
+        TN_SCOPE status = uses(m);
     tn_module_drop(m);
     return status;
 }
@@ -723,6 +792,7 @@ static tn_status used(void *user)
 START_TEST(out_of_memory)
 {
     ck_assert_int_gt(scarce_sweep_warm(used, NULL, (void *)"qwen3"), 100);
+    ck_assert_int_gt(scarce_sweep_warm(used, NULL, (void *)"bert"), 100);
 }
 END_TEST
 
@@ -738,7 +808,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, saved_and_loaded, 0, COUNT(cases));
     tcase_add_loop_test(t, state, 0, COUNT(cases));
     tcase_add_loop_test(t, config_refuses, 0, COUNT(refused));
-    add_tests(t, frequencies, cache_refuses, cache_is_one);
+    add_tests(t, bert, other_names_of_bert, frequencies, cache_refuses, cache_is_one);
     add_tests(t, config_broken, config_old, info, initial_values);
     add_tests(t, dtypes, other_names, some_of_the_names, other_files, ends, wrong_names, dropout);
     add_tests(scarce_case(s, "memory"), out_of_memory);

@@ -110,7 +110,7 @@ static void mlp(void)
 static void cnn(void)
 {
     tn_tensor *x = tn_mul_scalar(tn_rand(TN_SHAPE(4, 1, 28, 28)), 255);
-    page("cnn", net_new(127, 74), x, tn_from_ints(classes, TN_SHAPE(4)), 2);
+    page("cnn", net_new(127, 74, 0), x, tn_from_ints(classes, TN_SHAPE(4)), 2);
 }
 
 static void transformer(void)

@@ -205,7 +205,7 @@ END_TEST
 
 START_TEST(the_examples)
 {
-    tn_module *cnn = owned(net_new(30, 60));
+    tn_module *cnn = owned(net_new(30, 60, 0));
     tn_tensor *images, *classes, *ids, *next;
     synthetic_images(0, TN_F32, &images, &classes);
     images = tn_mul_scalar(tn_cat((tn_tensor *[]){ images, tn_neg(images) }, 2, 0), 100);

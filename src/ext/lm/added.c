@@ -95,22 +95,30 @@ static bool too_many_marks(const char *text, size_t n)
     return false;
 }
 
+static bool is_ascii(const char *text, size_t n)
+{
+    size_t i = 0;
+    while (i < n && !(text[i] & 0x80)) i++;
+    return i == n;
+}
+
 bool tni_normal_form(tni_work *w, const char **text, size_t *n)
 {
-    utf8proc_uint8_t *form = NULL;
-    if (!w->t->composed) return true;
+    const unsigned how = w->t->normal, before = how & (TNI_CLEAN | TNI_IDEOGRAPHS);
+    if (!(how & (TNI_COMPOSE | TNI_NO_ACCENTS)) || is_ascii(*text, *n))
+        return !(how & ~TNI_COMPOSE) || tni_fold(w, text, n, how);
     if (too_many_marks(*text, *n))
         return tni_false(tni_error(TN_E_INVALID, "tokenizer: more than 4,096 marks in a row"));
-    utf8proc_ssize_t k = utf8proc_map((const utf8proc_uint8_t *)*text, (utf8proc_ssize_t)*n, &form,
-                                      UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    w->normal.n = 0;
-    if (k >= 0) tni_bytes_add(&w->normal, form, (size_t)k);
-    free(form);
+    if (before && !tni_fold(w, text, n, before)) return false;
+    utf8proc_uint8_t *form = NULL;
+    utf8proc_ssize_t k =
+        utf8proc_map((const utf8proc_uint8_t *)*text, (utf8proc_ssize_t)*n, &form,
+                     UTF8PROC_STABLE | (how & TNI_COMPOSE ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE));
     if (k < 0) return tni_false(tni_error(TN_E_NOMEM, "tokenizer: %s", utf8proc_errmsg(k)));
-    if (w->normal.failed) return w->normal.failed = false;
-    *text = k ? w->normal.data : "";
-    *n = (size_t)k;
-    return true;
+    *text = (const char *)form, *n = (size_t)k;
+    const bool done = tni_fold(w, text, n, how & (TNI_NO_ACCENTS | TNI_LOWER));
+    free(form);
+    return done;
 }
 
 static bool normalised(tni_work *w, const char *text, size_t n)

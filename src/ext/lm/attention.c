@@ -15,7 +15,7 @@ typedef struct attention {
     tn_tensor *keys, *values;             /* the cache, [B, kv_heads, capacity, dim] */
     int64_t heads, kv_heads, dim;
     double scale, drop;
-    bool rotated;
+    bool rotated, causal;
 } attention;
 
 /* [B, T, n dim] as [B, n, T, dim], normalised and rotated. */
@@ -107,9 +107,9 @@ static tn_status attention_forward(tn_module *self, int n_in, tn_tensor *const *
     TNI_TRY(tni_lm_called(self, n_in, in, TNI_INPUTS, n_out));
     TNI_TRY(project(m, in, x));
     if (!tn_is_none(in[TNI_SLOTS])) TNI_TRY(remember(m, in[TNI_SLOTS], x, &first));
-    const bool causal = first && tn_size(x[0], 2) > 1;
-    tn_tensor *y = tn_transpose(attend(m, x, in[TNI_MASK], causal), 1, 2);
-    out[0] = tn_forward(m->out, tn_flatten(y, 2, 3));
+    const bool causal = m->causal && first && tn_size(x[0], 2) > 1;
+    tn_tensor *y = tn_flatten(tn_transpose(attend(m, x, in[TNI_MASK], causal), 1, 2), 2, 3);
+    out[0] = m->out != TN_NO_MODULE ? tn_forward(m->out, y) : y;
     return TN_OK;
 }
 
@@ -146,7 +146,7 @@ tn_module *tni_lm_attention_new(const tni_lm_config *c, int64_t layer, const cha
     m->scale = c->scaled ? 1 / sqrt((double)c->head_dim) : 1;
     if (c->by_layer) m->scale /= (double)layer + 1;
     m->drop = c->attn_drop;
-    m->rotated = c->family == TNI_LM_LLAMA;
+    m->rotated = c->family == TNI_LM_LLAMA, m->causal = c->family != TNI_LM_BERT;
     const int64_t first = names[1] ? wide : 3 * wide;
     tni_lm_linear(&m->base, names[0], &m->query, c->hidden, first, c->qkv_bias);
     tni_lm_linear(&m->base, names[1], &m->key, c->hidden, narrow, c->qkv_bias);

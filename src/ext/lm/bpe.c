@@ -130,6 +130,7 @@ static bool merge_long(tni_work *w, size_t *n)
 static bool merge_word(tni_work *w, const char *word, size_t n)
 {
     const tn_tokenizer *t = w->t;
+    if (t->pieces) return tni_pieces(w, word, n);
     const int32_t id = t->whole ? tni_find(t, &t->by_bytes, word, n) : TNI_NO_ID;
     if (id >= 0) return tni_ids_add(w->out, &id, 1);
     if (n > INT32_MAX / 8)

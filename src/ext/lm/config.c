@@ -10,19 +10,21 @@
 
 /* ---- kinds of models ------------------------------------------------------------------------- */
 
-#define COMMON .pad = -1, .range = 0.02, .scaled = true, .partial = 1, .rope = { .partial = 1 }
-#define LLAMA_LIKE COMMON, .family = TNI_LM_LLAMA, .eps = 1e-6, .act = tn_silu
+#define COMMON .range = 0.02, .scaled = true, .partial = 1, .rope = { .partial = 1 }
+#define LLAMA_LIKE COMMON, .pad = -1, .family = TNI_LM_LLAMA, .eps = 1e-6, .act = tn_silu
 
 /* What a model is where its file says nothing. */
 /* clang-format off */
 static const tni_lm_config kinds[] = {
-    { COMMON, .family = TNI_LM_GPT2, .eps = 1e-5, .act = tn_gelu_tanh,
+    { COMMON, .pad = -1, .family = TNI_LM_GPT2, .eps = 1e-5, .act = tn_gelu_tanh,
       .tied = true, .qkv_bias = true, .o_bias = true, .mlp_bias = true,
       .resid_drop = 0.1, .attn_drop = 0.1, .embed_drop = 0.1,
       .type = "gpt2", .bos = 50256, .eos = { 50256 }, .n_eos = 1 },
     { LLAMA_LIKE, .type = "llama", .bos = 1, .eos = { 2 }, .n_eos = 1 },
     { LLAMA_LIKE, .type = "qwen2", .qkv_bias = true, .bos = -1, .eos = { -1 } },
     { LLAMA_LIKE, .type = "qwen3", .qk_norm = true, .head_dim = 128, .bos = -1, .eos = { -1 } },
+    { COMMON, .family = TNI_LM_BERT, .eps = 1e-12, .act = tn_gelu, .token_types = 2,
+      .qkv_bias = true, .attn_drop = 0.1, .resid_drop = 0.1, .type = "bert", .bos = -1 },
 };
 /* clang-format on */
 
@@ -47,7 +49,7 @@ static tn_status refuse(const reader *r, const char *what)
 }
 
 /* clang-format off */
-typedef enum form { SIZE, NEED, ID, IDS, REAL, PART, FLAG, ACT, ROPE, TYPES, KIND, NEVER, ALWAYS } form;
+typedef enum form { SIZE, NEED, ID, IDS, REAL, PART, FLAG, ACT, ROPE, PLAIN, KIND, NEVER, ALWAYS } form;
 /* clang-format on */
 
 /* A key, and what it sets. */
@@ -59,7 +61,8 @@ typedef struct field {
 } field;
 
 #define AT(member) offsetof(tni_lm_config, member)
-enum { GPT = TNI_LM_GPT2, LLAMA = TNI_LM_LLAMA, ALL = GPT | LLAMA };
+enum { GPT = TNI_LM_GPT2, LLAMA = TNI_LM_LLAMA, BERT = TNI_LM_BERT };
+enum { WIDE = LLAMA | BERT, ALL = GPT | WIDE }; /* WIDE: sizes by the same keys */
 
 static const field fields[] = {
     { "vocab_size", ALL, NEED, AT(vocab) },
@@ -68,23 +71,27 @@ static const field fields[] = {
     { "n_head", GPT, NEED, AT(heads) },
     { "n_positions", GPT, NEED, AT(positions) },
     { "n_inner", GPT, SIZE, AT(inner) },
-    { "hidden_size", LLAMA, NEED, AT(hidden) },
-    { "num_hidden_layers", LLAMA, NEED, AT(layers) },
-    { "num_attention_heads", LLAMA, NEED, AT(heads) },
+    { "hidden_size", WIDE, NEED, AT(hidden) },
+    { "num_hidden_layers", WIDE, NEED, AT(layers) },
+    { "num_attention_heads", WIDE, NEED, AT(heads) },
     { "num_key_value_heads", LLAMA, SIZE, AT(kv_heads) },
     { "head_dim", LLAMA, SIZE, AT(head_dim) },
-    { "max_position_embeddings", LLAMA, NEED, AT(positions) },
-    { "intermediate_size", LLAMA, NEED, AT(inner) },
+    { "max_position_embeddings", WIDE, NEED, AT(positions) },
+    { "intermediate_size", WIDE, NEED, AT(inner) },
+    { "type_vocab_size", BERT, SIZE, AT(token_types) },
     { "layer_norm_epsilon", GPT, REAL, AT(eps) },
     { "rms_norm_eps", LLAMA, REAL, AT(eps) },
+    { "layer_norm_eps", BERT, REAL, AT(eps) },
     { "initializer_range", ALL, REAL, AT(range) },
     { "embd_pdrop", GPT, PART, AT(embed_drop) },
     { "attn_pdrop", GPT, PART, AT(attn_drop) },
     { "resid_pdrop", GPT, PART, AT(resid_drop) },
     { "attention_dropout", LLAMA, PART, AT(attn_drop) },
+    { "attention_probs_dropout_prob", BERT, PART, AT(attn_drop) },
+    { "hidden_dropout_prob", BERT, PART, AT(resid_drop) },
     { "activation_function", GPT, ACT, 0 },
-    { "hidden_act", LLAMA, ACT, 0 },
-    { "tie_word_embeddings", ALL, FLAG, AT(tied) },
+    { "hidden_act", WIDE, ACT, 0 },
+    { "tie_word_embeddings", GPT | LLAMA, FLAG, AT(tied) },
     { "mlp_bias", LLAMA, FLAG, AT(mlp_bias) },
     { "scale_attn_by_inverse_layer_idx", GPT, FLAG, AT(by_layer) },
     { "scale_attn_weights", GPT, FLAG, AT(scaled) },
@@ -97,12 +104,14 @@ static const field fields[] = {
     { "partial_rotary_factor", LLAMA, REAL, AT(partial) },
     { "original_max_position_embeddings", LLAMA, REAL, AT(original) },
     { "attention_bias", LLAMA, FLAG, AT(qkv_bias) },
-    { "layer_types", LLAMA, TYPES, 0 },
-    { "add_cross_attention", GPT, NEVER, 0 },
+    { "layer_types", LLAMA, PLAIN, 0 },
+    { "position_embedding_type", BERT, PLAIN, 0 },
+    { "add_cross_attention", GPT | BERT, NEVER, 0 },
+    { "is_decoder", BERT, NEVER, 0 },
     { "use_sliding_window", LLAMA, NEVER, 0 },
     { "quantization_config", ALL, NEVER, 0 },
     { "is_encoder_decoder", ALL, NEVER, 0 },
-    { "is_causal", ALL, ALWAYS, 0 },
+    { "is_causal", GPT | LLAMA, ALWAYS, 0 },
 };
 
 static const field rope_fields[] = {
@@ -161,11 +170,12 @@ static tn_status read_rope_type(reader *r, const tni_json_node *v)
     return read_name(r, v, names, &r->c->rope.type);
 }
 
-static tn_status read_types(reader *r, const tni_json_node *v)
+/* A value, or each of a list, that asks for nothing special. */
+static tn_status read_plain(reader *r, const tni_json_node *v)
 {
-    if (v->kind != '[') return bad(r, "a list of names");
-    static const char *const names[] = { "full_attention", NULL };
+    static const char *const names[] = { "full_attention", "absolute", NULL };
     int64_t i;
+    if (v->kind != '[') return read_name(r, v, names, &i);
     for (v = tni_json_first(v); v; v = tni_json_after(v)) TNI_TRY(read_name(r, v, names, &i));
     return TN_OK;
 }
@@ -207,7 +217,7 @@ static tn_status read_value(reader *r, const field *f, const tni_json_node *v)
         TNI_TRY(read_object(r, v, rope_fields, sizeof rope_fields / sizeof *rope_fields));
         v = tni_json_get(v, "rope_type"); /* goes before its old name, "type" */
         return v ? read_rope_type(r, v) : TN_OK;
-    case TYPES: return read_types(r, v);
+    case PLAIN: return read_plain(r, v);
     case KIND: return read_rope_type(r, v);
     case NEVER: return v->kind == 'f' ? TN_OK : refuse(r, "other than null or false");
     case ALWAYS: return v->kind == 't' ? TN_OK : refuse(r, "other than null or true");

@@ -20,7 +20,7 @@ typedef struct tni_rope {
 
 void tni_rope_frequencies(const tni_rope *r, float *frequency); /* dim / 2 of them */
 
-typedef enum tni_lm_family { TNI_LM_GPT2 = 1, TNI_LM_LLAMA = 2 } tni_lm_family;
+typedef enum tni_lm_family { TNI_LM_GPT2 = 1, TNI_LM_LLAMA = 2, TNI_LM_BERT = 4 } tni_lm_family;
 
 typedef struct tni_lm_config {
     union {
@@ -32,8 +32,8 @@ typedef struct tni_lm_config {
             int64_t eos[TNI_LM_ENDS];
         };
     };
-    unsigned family; /* tni_lm_family */
-    int64_t inner;
+    unsigned family;            /* tni_lm_family */
+    int64_t inner, token_types; /* of the feed-forward net; what a token may be in, of BERT */
     double eps, range, embed_drop, attn_drop, resid_drop;
     double theta, partial, original; /* of rotary positions, outside their object */
     tn_tensor *(*act)(tn_tensor *x);

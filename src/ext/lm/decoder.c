@@ -23,7 +23,7 @@ static const names llama_names = {
 };
 /* clang-format on */
 
-static tn_module *norm_new(const tni_lm_config *c)
+tn_module *tni_lm_norm_new(const tni_lm_config *c)
 {
     const tn_shape shape = TN_SHAPE(c->hidden);
     if (c->family == TNI_LM_LLAMA)
@@ -91,10 +91,10 @@ static tn_module *layer_new(const tni_lm_config *c, const names *n, int64_t i)
     layer *m = tn_module_new(&layer_type);
     if (!m) return NULL;
     m->drop = c->resid_drop;
-    tn_register_module(&m->base, n->norm1, &m->norm1, norm_new(c));
+    tn_register_module(&m->base, n->norm1, &m->norm1, tni_lm_norm_new(c));
     tn_register_module(&m->base, n->attention, &m->attention,
                        tni_lm_attention_new(c, i, n->project));
-    tn_register_module(&m->base, n->norm2, &m->norm2, norm_new(c));
+    tn_register_module(&m->base, n->norm2, &m->norm2, tni_lm_norm_new(c));
     tn_register_module(&m->base, "mlp", &m->feed, feed_new(c, n));
     return tn_module_done(&m->base);
 }
@@ -250,7 +250,7 @@ static tn_module *body_new(const tni_lm_config *c, const names *n)
     tn_register_module(&m->base, n->layers, &m->layers, tn_module_list_new());
     for (int64_t i = 0; m->layers && i < c->layers; i++)
         if (tn_module_append(m->layers, layer_new(c, n, i)) != TN_OK) break;
-    tn_register_module(&m->base, n->norm, &m->norm, norm_new(c));
+    tn_register_module(&m->base, n->norm, &m->norm, tni_lm_norm_new(c));
     if (!gpt) tni_rope_frequencies(&c->rope, values);
     tn_register_buffer(&m->base, "inv_freq", &m->frequency,
                        gpt ? TN_NONE : tn_from_floats(values, TN_SHAPE(c->head_dim / 2)),

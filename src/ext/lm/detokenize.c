@@ -4,9 +4,40 @@
 typedef struct decoding {
     const tn_tokenizer *t;
     bool special;
+    bool begun;    /* a token came */
     tni_bytes raw; /* bytes that wait */
     tni_bytes *out;
 } decoding;
+
+/* Takes out spaces that English has not, as the package tokenizers does: in this order. */
+static void clean_up(tni_bytes *b)
+{
+    static const char *const pairs[][2] = {
+        { " .", "." },   { " ?", "?" },     { " !", "!" },    { " ,", "," },
+        { " ' ", "'" },  { " n't", "n't" }, { " 'm", "'m" },  { " do not", " don't" },
+        { " 's", "'s" }, { " 've", "'ve" }, { " 're", "'re" }
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs && !b->failed; i++) {
+        const size_t from = strlen(pairs[i][0]), to = strlen(pairs[i][1]);
+        char *at = b->data;
+        while ((at = memmem(at, b->n - (size_t)(at - b->data), pairs[i][0], from))) {
+            memcpy(at, pairs[i][1], to);
+            memmove(at + to, at + from, b->n - (size_t)(at - b->data) - from);
+            b->n -= from - to;
+        }
+    }
+}
+
+/* WordPiece's: a space in front, or the prefix taken off, but of the first one. */
+static void add_piece(decoding *d, const char *text, size_t n)
+{
+    const size_t prefix = strlen(d->t->prefix);
+    const bool continues = n >= prefix && memcmp(text, d->t->prefix, prefix) == 0;
+    const size_t skip = d->begun && continues ? prefix : 0;
+    if (d->begun && !continues) tni_bytes_add(&d->raw, " ", 1);
+    tni_bytes_add(&d->raw, text + skip, n - skip);
+    if (d->t->cleanup) clean_up(&d->raw);
+}
 
 /* Writes the characters of raw; at the end, or where it cannot go on, one U+FFFD for the longest
  * part of a character (Unicode 3.9, U+FFFD substitution of maximal subparts). */
@@ -34,8 +65,12 @@ static void add_token(decoding *d, int64_t id)
     if (id < 0 || id >= (int64_t)t->n_token) return;
     const tni_token *token = &t->token[id];
     if (!token->there || (token->special && !d->special)) return;
-    tni_bytes_add(&d->raw, t->texts.data + token->bytes.at, token->bytes.n);
-    let_out(d, false);
+    if (t->pieces)
+        add_piece(d, t->texts.data + token->text.at, token->text.n);
+    else
+        tni_bytes_add(&d->raw, t->texts.data + token->bytes.at, token->bytes.n);
+    d->begun = true;
+    let_out(d, t->pieces);
 }
 
 static bool failed(const decoding *d)
@@ -100,6 +135,7 @@ const char *tn_token_stream_end(tn_token_stream *stream)
     if (!stream) return tni_poisoned("tn_token_stream_end", "stream");
     stream->out.n = 0;
     let_out(&stream->d, true);
+    stream->d.begun = false;
     return text_of(stream);
 }
 

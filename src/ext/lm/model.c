@@ -27,7 +27,7 @@ static tn_status draw(tn_module *m, const char *path, void *user)
         tn_tensor *bias = tn_get_parameter(m, "bias");
         return !bias || tn_is_none(bias) ? TN_OK : tn_init_constant(bias, 0);
     }
-    if (!strcmp(last, ".embed_tokens") && lm->c.pad >= 0)
+    if (m == tn_module_child(lm->part[0], 0) && lm->c.pad >= 0 && lm->c.family != TNI_LM_GPT2)
         return tn_init_constant(tn_select(weight, 0, lm->c.pad), 0);
     return TN_OK;
 }
@@ -41,10 +41,11 @@ static tn_status lm_reset(tn_module *self)
 
 /* ---- types ----------------------------------------------------------------------------------- */
 
-static tn_status decoder_forward(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
-                                 tn_tensor **out)
+static tn_status lm_forward(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
+                            tn_tensor **out)
 {
-    tni_lm *m = (tni_lm *)self;
+    const tni_lm *m = (const tni_lm *)self;
+    if (m->c.family == TNI_LM_BERT) return tni_lm_bert_forward(m, n_in, in, n_out, out);
     TNI_TRY(tni_lm_called(self, n_in, in, 1, n_out));
     out[0] = tn_forward(m->part[1], tn_forward(m->part[0], in[0]));
     return TN_OK;
@@ -67,7 +68,7 @@ static tn_status lm_clone(tn_module *self, tn_module *copy)
     return text ? TN_OK : tni_pending();
 }
 
-TNI_TYPE(lm, "LanguageModel", tni_lm, .forward_n = decoder_forward, .describe = lm_describe,
+TNI_TYPE(lm, "LanguageModel", tni_lm, .forward_n = lm_forward, .describe = lm_describe,
          .reset = lm_reset, .free = lm_free, .clone = lm_clone)
 
 tni_lm *tni_lm_of(const char *function, const tn_module *m)
@@ -88,7 +89,7 @@ static tn_module *model(const char *function, const char *path, const char *text
     if (!m) return NULL;
     m->c = c, m->text = tni_strdup(text);
     tni_init_skipped = true;
-    tni_lm_decoder_register(m);
+    (c.family == TNI_LM_BERT ? tni_lm_bert_register : tni_lm_decoder_register)(m);
     tni_init_skipped = false;
     tn_register_buffer(&m->base, "cache_lengths", &m->lengths, TN_NONE, TN_CACHE);
     return tn_module_done(&m->base);
@@ -167,6 +168,8 @@ tn_status tn_lm_set_cache(tn_module *m, int64_t batch, int64_t capacity)
     tni_lm *lm = tni_lm_of(f, m);
     tn_tensor *weight = lm ? tni_lm_table(lm) : NULL;
     if (!weight) return tni_pending();
+    if (batch && lm->c.family == TNI_LM_BERT)
+        return tni_error(TN_E_INVALID, "%s: %s is an encoder: want a decoder", f, lm->c.type);
     if (batch < 0) return tni_error(TN_E_INVALID, "%s: batch %" PRId64 ": want 0 and up", f, batch);
     if (batch && capacity < 1)
         return tni_error(TN_E_INVALID, "%s: capacity %" PRId64 ": want 1 and up", f, capacity);

@@ -34,8 +34,9 @@ static inline void tni_lm_linear(tn_module *m, const char *name, tn_module **fie
     else
         *field = TN_NO_MODULE;
 }
+tn_module *tni_lm_norm_new(const tni_lm_config *c); /* over the hidden states */
 /* Attention, and names of its children: of query, key, value (only the first: one for all three)
- * and output. */
+ * and output (or none). */
 tn_module *tni_lm_attention_new(const tni_lm_config *c, int64_t layer, const char *const names[4]);
 /* An empty cache; batch 0: none. Does nothing to other modules. */
 tn_status tni_lm_attention_cache(tn_module *m, int64_t batch, int64_t capacity, tn_dtype dtype);
@@ -43,7 +44,8 @@ tn_status tni_lm_attention_cache(tn_module *m, int64_t batch, int64_t capacity, 
 /* A model. */
 typedef struct tni_lm {
     tn_module base;
-    tn_module *part[2]; /* the layers with all around them, and lm_head */
+    /* the layers with all around them, and lm_head; of BERT embeddings, encoder, pooler */
+    tn_module *part[3];
     tn_tensor *lengths; /* of the cache; TN_NONE: there is none */
     int64_t capacity;
     tni_lm_config c;
@@ -59,5 +61,9 @@ tn_module *tni_lm_make(const char *function, const char *config, bool draws);
 /* The children of m, "model" and "lm_head". The first takes ids, and slots (TNI_SLOTS) if there is
  * a cache, and gives hidden states [B, T, H]. */
 void tni_lm_decoder_register(tni_lm *m);
+/* The children of m, "embeddings", "encoder" and "pooler"; and m's forward. */
+void tni_lm_bert_register(tni_lm *m);
+tn_status tni_lm_bert_forward(const tni_lm *m, int n_in, tn_tensor *const *in, int n_out,
+                              tn_tensor **out);
 
 #endif

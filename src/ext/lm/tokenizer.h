@@ -2,8 +2,9 @@
  * tokenizer.h - the inside of a tn_tokenizer.
  *
  * A text goes through: tokens found in it as they stand (added.c), a normal form, tokens found in
- * the result, cuts into words (split.c), ids of a word (bpe.c), ids around (tokenizer.c). Each part
- * hands on what it made at once, so no list of words is kept.
+ * the result, cuts into words (split.c), ids of a word (bpe.c), ids around (tokenizer.c); BERT's
+ * form, cuts and ids are in wordpiece.c. Each part hands on what it made at once: no list of words
+ * is kept.
  */
 #ifndef TENON_EXT_LM_TOKENIZER_H
 #define TENON_EXT_LM_TOKENIZER_H
@@ -16,6 +17,10 @@
 #include "io/json_tree.h"
 
 enum { TNI_STAGES = 24, TNI_NO_ID = -1, TNI_KNOWN = 1 << 15, TNI_LARGEST = 1 << 28 };
+
+/* What is done to a text before it is cut, or-ed, in this order: control characters go and white
+ * space becomes spaces; ideographs get spaces around; NFC; NFD without its marks; lower case. */
+enum { TNI_CLEAN = 1, TNI_IDEOGRAPHS = 2, TNI_COMPOSE = 4, TNI_NO_ACCENTS = 8, TNI_LOWER = 16 };
 
 typedef struct tni_token {
     struct tni_span {
@@ -62,9 +67,14 @@ struct tn_tokenizer {
     tni_pair *pair;
     size_t pair_capacity;          /* a power of two */
     tni_trie raw, normalised;      /* added tokens, found in either */
-    bool composed;                 /* NFC */
+    unsigned normal;               /* TNI_CLEAN ... */
     pcre2_code *split[TNI_STAGES]; /* finds words; NULL: puts a space in front of a text */
     size_t n_split;
+    bool pieces;          /* BERT's: words and ids of wordpiece.c */
+    bool cleanup;         /* of spaces in decoded text */
+    char prefix[32];      /* of tokens that continue a word */
+    int32_t unknown;      /* stands for a word */
+    int64_t longest;      /* characters of a word that is not unknown */
     tn_ids before, after; /* around a text */
     int64_t bos, eos, pad;
     char *file; /* the tokenizer.json that says all this */
@@ -124,6 +134,10 @@ bool tni_normal_form(tni_work *w, const char **text, size_t *n);
 /* split.c */
 bool tni_split_words(tni_work *w, size_t stage, const char *text, size_t n);
 pcre2_code *tni_pattern(const char *name, const char *regex);
+/* wordpiece.c */
+bool tni_fold(tni_work *w, const char **text, size_t *n, unsigned how); /* not to compose */
+bool tni_bert_words(tni_work *w, const char *text, size_t n);
+bool tni_pieces(tni_work *w, const char *word, size_t n); /* the ids of a word */
 /* bpe.c */
 bool tni_word_ids(tni_work *w, const char *word, size_t n);
 /* Where a pair is in the table, or the free place for it. */

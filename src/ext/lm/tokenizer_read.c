@@ -10,6 +10,7 @@ typedef struct reading {
     tn_tokenizer *t;
     const char *name; /* for messages */
     bool byte_level;  /* the last pre-tokenizer was read */
+    const char *undo; /* the prefix that the decoder WordPiece takes off; NULL: another decoder */
 } reading;
 
 /* Reads a part that is no Sequence. */
@@ -139,6 +140,7 @@ static bool plain_bpe(reading *r, const tni_json_node *model)
     if (tni_json_get_flag(model, "byte_fallback", false)) return lacking(r, "model.byte_fallback");
     for (int i = 0; i < 2; i++)
         if (*tni_json_get_text(model, texts[i], "")) return lacking(r, "model.%s", texts[i]);
+    if (r->t->pieces || r->undo) return lacking(r, "BPE with a part of WordPiece's");
     return r->byte_level || lacking(r, "a pre-tokenizer other than ByteLevel at the end");
 }
 
@@ -151,12 +153,31 @@ static bool check_bytes(reading *r, const tni_json_node *model)
     return true;
 }
 
+static bool read_pieces(reading *r, const tni_json_node *model, size_t n_added)
+{
+    tn_tokenizer *t = r->t;
+    const char *prefix = tni_json_get_text(model, "continuing_subword_prefix", "##");
+    const char *unknown = tni_json_get_text(model, "unk_token", "[UNK]");
+    const tni_json_node *longest = tni_json_get(model, "max_input_chars_per_word");
+    if (!t->pieces || t->n_split || r->byte_level)
+        return lacking(r, "WordPiece with another pre-tokenizer than BertPreTokenizer");
+    if (!r->undo || !is(r->undo, prefix)) return lacking(r, "WordPiece without its decoder");
+    if (strlen(prefix) >= sizeof t->prefix) return lacking(r, "the prefix %.60s...", prefix);
+    strcpy(t->prefix, prefix);
+    t->longest = longest && longest->kind == '0' ? longest->number : 100;
+    if (!read_vocabulary(r, tni_json_get(model, "vocab")) || !tni_tokens_index(t, n_added))
+        return false;
+    t->unknown = tni_find(t, &t->by_text, unknown, strlen(unknown));
+    return t->unknown >= 0 || wrong(r, "unk_token \"%.60s\" is no token", unknown);
+}
+
 static bool read_model(reading *r, const tni_json_node *model, size_t n_added)
 {
     /* older files name no type */
     const char *type = type_of(model);
+    if (is(type, "WordPiece")) return read_pieces(r, model, n_added);
     if (!is(type, "BPE") && (*type || !tni_json_get(model, "merges")))
-        return lacking(r, "the model %.60s: want BPE", *type ? type : "without type");
+        return lacking(r, "the model %.60s: want BPE or WordPiece", *type ? type : "without type");
     r->t->whole = tni_json_get_flag(model, "ignore_merges", false);
     return plain_bpe(r, model) && read_vocabulary(r, tni_json_get(model, "vocab")) &&
            tni_tokens_index(r->t, n_added) && check_bytes(r, model) &&
@@ -215,8 +236,17 @@ static bool read_all_added(reading *r, const tni_json_node *list)
 
 static bool read_normalizer(reading *r, const tni_json_node *part)
 {
-    r->t->composed = is(type_of(part), "NFC");
-    return r->t->composed || lacking(r, "the normalizer %.60s", type_of(part));
+    const bool lower = tni_json_get_flag(part, "lowercase", true);
+    unsigned *normal = &r->t->normal;
+    if (*normal) return lacking(r, "more than one normalizer");
+    if (is(type_of(part), "NFC")) return (*normal = TNI_COMPOSE) != 0;
+    if (!is(type_of(part), "BertNormalizer"))
+        return lacking(r, "the normalizer %.60s", type_of(part));
+    *normal = lower ? TNI_LOWER : 0;
+    if (tni_json_get_flag(part, "clean_text", true)) *normal |= TNI_CLEAN;
+    if (tni_json_get_flag(part, "handle_chinese_chars", true)) *normal |= TNI_IDEOGRAPHS;
+    if (tni_json_get_flag(part, "strip_accents", lower)) *normal |= TNI_NO_ACCENTS;
+    return true;
 }
 
 /* regex NULL: a space in front. */
@@ -253,6 +283,7 @@ static bool read_pre_tokenizer(reading *r, const tni_json_node *part)
     const char *type = type_of(part);
     bool each = tni_json_get_flag(part, "individual_digits", false);
     if (is(type, "ByteLevel")) return read_byte_level(r, part);
+    if (is(type, "BertPreTokenizer")) return r->t->pieces = true;
     if (is(type, "Split")) return read_split(r, part);
     if (is(type, "Digits")) return add_split(r, each ? "\\p{N}" : "\\p{N}+");
     return lacking(r, "the pre-tokenizer %.60s", type);
@@ -260,19 +291,29 @@ static bool read_pre_tokenizer(reading *r, const tni_json_node *part)
 
 /* ---- around a text --------------------------------------------------------------------------- */
 
+static bool add_id(reading *r, const tni_json_node *id, const char *name, tn_ids *to)
+{
+    if (!id || id->kind != '0') return wrong(r, "an id of \"%.60s\" is no integer", name);
+    if (id->number >= (int64_t)r->t->n_token || !r->t->token[id->number].there)
+        return wrong(r, "the post-processor's id %" PRId64 " is no token", id->number);
+    return tni_ids_add(to, &(int32_t){ (int32_t)id->number }, 1);
+}
+
+/* The id of BertProcessing's "cls": ["[CLS]", 101]. */
+static bool add_named(reading *r, const tni_json_node *part, const char *name, tn_ids *to)
+{
+    const tni_json_node *text = tni_json_first(tni_json_get(part, name));
+    return add_id(r, text ? tni_json_after(text) : NULL, name, to);
+}
+
 /* The ids of one part of a template. */
 static bool add_part(reading *r, const tni_json_node *template, const char *name, tn_ids *to)
 {
     const tni_json_node *special = tni_json_get(tni_json_get(template, "special_tokens"), name);
     const tni_json_node *id = tni_json_first(tni_json_get(special, "ids"));
     if (!id) return wrong(r, "the template's \"%.60s\" has no ids", name);
-    for (; id; id = tni_json_after(id)) {
-        if (id->kind != '0') return wrong(r, "an id of \"%.60s\" is no integer", name);
-        if (id->number >= (int64_t)r->t->n_token || !r->t->token[id->number].there)
-            return wrong(r, "the post-processor's id %" PRId64 " is no token", id->number);
-        if (!tni_ids_add(to, &(int32_t){ (int32_t)id->number }, 1)) return false;
-    }
-    return true;
+    while (id && add_id(r, id, name, to)) id = tni_json_after(id);
+    return !id;
 }
 
 static bool read_template(reading *r, const tni_json_node *template, tn_ids *before, tn_ids *after)
@@ -293,15 +334,23 @@ static bool read_template(reading *r, const tni_json_node *template, tn_ids *bef
 static bool read_post_processor(reading *r, const tni_json_node *part)
 {
     const char *type = type_of(part);
+    tn_ids *before = &r->t->before, *after = &r->t->after;
     if (is(type, "ByteLevel")) return true;
-    if (!is(type, "TemplateProcessing") || r->t->before.n || r->t->after.n)
+    if (before->n || after->n) return lacking(r, "more than one post-processor");
+    if (is(type, "TemplateProcessing")) return read_template(r, part, before, after);
+    if (!is(type, "BertProcessing") && !is(type, "RobertaProcessing"))
         return lacking(r, "the post-processor %.60s", type);
-    return read_template(r, part, &r->t->before, &r->t->after);
+    return add_named(r, part, "cls", before) && add_named(r, part, "sep", after);
 }
 
 static bool read_decoder(reading *r, const tni_json_node *part)
 {
-    return is(type_of(part), "ByteLevel") || lacking(r, "the decoder %.60s", type_of(part));
+    const char *type = type_of(part);
+    if (!is(type, "WordPiece"))
+        return (is(type, "ByteLevel") && !r->undo) || lacking(r, "the decoder %.60s", type);
+    r->undo = tni_json_get_text(part, "prefix", "##");
+    r->t->cleanup = tni_json_get_flag(part, "cleanup", true);
+    return true;
 }
 
 static bool read_root(reading *r, const tni_json_node *root)

@@ -120,8 +120,9 @@ bool tni_token_set(tn_tokenizer *t, tni_token *token, const char *text)
     if (t->texts.n > UINT32_MAX / 2)
         return tni_false(tni_error(TN_E_FORMAT, "the tokens have more than 2 GiB"));
     token->there = true;
-    token->word = letters_to_bytes(&t->texts, text, n);
+    token->word = t->pieces || letters_to_bytes(&t->texts, text, n);
     const uint32_t begin = at + n + 1;
-    if (token->word) token->bytes = (struct tni_span){ begin, (uint32_t)t->texts.n - begin };
+    if (token->word && !t->pieces)
+        token->bytes = (struct tni_span){ begin, (uint32_t)t->texts.n - begin };
     return !t->texts.failed;
 }

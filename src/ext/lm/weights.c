@@ -23,14 +23,26 @@ static bool turned(const tni_lm *m, const char *name)
 /* The embedding's weight. */
 static const char *table_of(const tni_lm *m)
 {
-    return m->c.family == TNI_LM_GPT2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
+    return m->c.family == TNI_LM_GPT2   ? "transformer.wte.weight"
+           : m->c.family == TNI_LM_BERT ? "bert.embeddings.word_embeddings.weight"
+                                        : "model.embed_tokens.weight";
 }
 
-/* What is no weight: masks and tables of old files. */
+/* What is no weight of ours: masks and tables of old files, BERT's heads. */
 static bool left_out(const tni_lm *m, const char *name)
 {
     if (m->c.family == TNI_LM_LLAMA) return tni_ends_in(name, ".rotary_emb.inv_freq");
+    if (m->c.family == TNI_LM_BERT)
+        return !strncmp(name, "cls.", 4) || tni_ends_in(name, "embeddings.position_ids");
     return tni_ends_in(name, ".attn.bias") || tni_ends_in(name, ".attn.masked_bias");
+}
+
+/* What files from TensorFlow call the weight and the bias of BERT's norms. */
+static void rename_norm(char *name)
+{
+    char *last = strrchr(name, '.');
+    if (tni_ends_in(name, ".LayerNorm.gamma")) strcpy(last, ".weight");
+    if (tni_ends_in(name, ".LayerNorm.beta")) strcpy(last, ".bias");
 }
 
 /* The list under our names, in one floating dtype. */
@@ -43,11 +55,15 @@ static tn_list *ours(const tni_lm *m, const tn_list *files, tn_lm_options o)
         o.use_dtype = tni_ends_in(files->entry[i].name, word);
         o.dtype = tn_dtype_of(files->entry[i].tensor);
     }
+    const int prefix = (int)(word - table); /* BERT's modules are those without it */
+    const bool bert = m->c.family == TNI_LM_BERT;
     for (int i = 0; list && i < files->n; i++) {
         const char *theirs = files->entry[i].name; /* may lack what is before word */
-        const bool whole =
-            !strncmp(theirs, table, (size_t)(word - table)) || !strncmp(theirs, "lm_head.", 8);
-        snprintf(name, sizeof name, "%.*s%s", whole ? 0 : (int)(word - table), table, theirs);
+        const bool whole = !strncmp(theirs, table, (size_t)prefix);
+        const bool as_is = whole || bert || !strncmp(theirs, "lm_head.", 8);
+        if (whole && bert) theirs += prefix;
+        snprintf(name, sizeof name - 1, "%.*s%s", as_is ? 0 : prefix, table, theirs);
+        if (bert) rename_norm(name);
         if (left_out(m, theirs)) continue;
         tn_tensor *t = files->entry[i].tensor;
         if (o.use_dtype && tn_dtype_is_float(tn_dtype_of(t))) t = tn_to_dtype(t, o.dtype);
