@@ -69,6 +69,7 @@ typedef struct tni_gemm {
     bool accumulate;    /* C += */
     bool sums_f32;      /* of bf16 and f16: c is f32, nothing is rounded; then there is no bias */
     const void *packed; /* NULL, or what the backend's pack made of this b and sizes; b stays */
+    void *a_sums;       /* NULL, or (on a GPU, half precision, batch 1) the m sums of A's rows */
 } tni_gemm;
 
 /* ---- pointwise: any strides, equal sizes (0-strides broadcast); functions are of formulas.h -- */
