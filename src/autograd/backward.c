@@ -35,7 +35,8 @@ bool tni_is_ours(const tn_tensor *t)
 /* *sum += g, in place where nobody can notice. take: g is not used again in this step. */
 static tn_status accumulate(const tni_pass *p, tn_tensor **sum, tn_tensor *g, bool take)
 {
-    if (*sum && !p->create && *sum != g && tni_is_ours(*sum)) return tn_add_(*sum, g);
+    bool fits = *sum && (*sum)->dtype == g->dtype; /* else f32 comes to a low one (fit) */
+    if (fits && !p->create && *sum != g && tni_is_ours(*sum)) return tn_add_(*sum, g);
     tn_tensor *total = *sum ? tn_add(*sum, g) : g;
     if (!total) return tni_pending();
     total = take || *sum ? tni_scope_take(p->scope, total) : tn_keep(total);
@@ -78,12 +79,23 @@ static tn_tensor *sum_to(tn_tensor *t, const tn_shape *shape)
     return t && !tni_shape_equal(&t->shape, shape) ? tn_reshape(t, *shape) : t;
 }
 
-/* The gradient in the input's shape (broadcast undone) and dtype. */
-static tn_tensor *fit(tn_tensor *g, const tni_meta *meta)
+/* Whether a gradient of bf16 or f16 may go there as it is, for a result of f32: to an op that takes
+ * it, as the first one, and while no watcher looks. */
+static bool goes_low(const tni_edge *to, tn_dtype dtype)
 {
+    const tni_node *node = to->node;
+    return tni_is_half(dtype) && node && node->op->takes_low && !node->pending[to->index] &&
+           !tni_composed() && !tni_notifies_gradients();
+}
+
+/* The gradient in the input's shape (broadcast undone) and dtype. */
+static tn_tensor *fit(tn_tensor *g, const tni_node *node, int i)
+{
+    const tni_meta *meta = &node->in[i];
     if (!tni_shape_equal(&g->shape, &meta->shape)) g = sum_to(g, &meta->shape);
-    if (g && g->dtype != meta->dtype) g = tn_to_dtype(g, meta->dtype);
-    return g;
+    if (!g || g->dtype == meta->dtype) return g;
+    if (meta->dtype == TN_F32 && goes_low(&node->edge[i], g->dtype)) return g;
+    return tn_to_dtype(g, meta->dtype);
 }
 
 tn_tensor *tni_dy(const tni_grad *g, int i)
@@ -112,6 +124,16 @@ tn_status tni_widen_grad(tni_grad *g)
 
 /* ---- one node -------------------------------------------------------------------------------- */
 
+/* *g becomes another tensor; NULL: an error that has been told. */
+static tn_status become(tn_tensor **g, tn_tensor *by)
+{
+    if (!by) return tni_pending();
+    tn_keep(by);
+    tn_drop(*g);
+    *g = by;
+    return TN_OK;
+}
+
 /* Runs the hooks; *gradient becomes their result. A hook's changes of modes end with it. */
 static tn_status run_hooks(const tni_pass *p, const tni_gradmeta *gm, tn_tensor **gradient,
                            tni_hooked now)
@@ -126,11 +148,7 @@ static tn_status run_hooks(const tni_pass *p, const tni_gradmeta *gm, tn_tensor 
         tn_set_grad_enabled(p->create);
         tni_autocasting = TN_F32;
         status = tni_hook_check("a gradient hook", "", *gradient, changed);
-        if (status == TN_OK && changed != *gradient) {
-            tn_keep(changed);
-            tn_drop(*gradient);
-            *gradient = changed;
-        }
+        if (status == TN_OK) status = become(gradient, changed);
         now.number++;
         if (status == TN_OK) TNI_NOTIFY_OF(hooked, &now, *gradient);
     }
@@ -153,7 +171,9 @@ static tn_status arrive(tni_pass *p, tni_node *node)
         tni_gradmeta *gm = node->gm[i];
         if (!gm || !node->pending[i]) continue;
         tni_hooked result = { .node = node, .output = i };
-        if (gm->hooks.n) status = run_hooks(p, gm, &node->pending[i], result);
+        /* one in half precision (goes_low) is seen in the result's dtype */
+        status = become(&node->pending[i], tn_to_dtype(node->pending[i], node->out[i].dtype));
+        if (status == TN_OK && gm->hooks.n) status = run_hooks(p, gm, &node->pending[i], result);
         if (status == TN_OK && (p->wanted ? gm->mark == p->target : gm->retain)) {
             status = tni_pass_receive(p, gm, NULL);
             if (status == TN_OK) gm->pending = tn_keep(node->pending[i]);
@@ -168,12 +188,20 @@ static tn_status run_kernel(tni_grad *g)
     for (int i = 0; i < g->n_in; i++)
         if (dense & TNI_X(i) && g->x[i] && !(g->x[i] = tni_dense(g->x[i]))) return tni_pending();
     if (dense & TNI_DY && !(g->dy = tni_dense(g->dy))) return tni_pending();
+    bool adds = g->op->adds && g->need[0] && !tni_notifies_gradients();
+    tn_tensor *sum = adds ? tni_sum_so_far(g) : NULL;
+    if (sum && (sum->dtype != g->in[0].dtype || tni_is_half(sum->dtype))) sum = NULL;
+    g->adds = sum != NULL;
     for (int i = 0; i < g->n_in; i++) {
         if (!g->need[i]) continue;
-        g->dx[i] = tni_new_dense(&g->in[i].shape, g->in[i].dtype, g->dy->storage->device);
+        bool there = i == 0 && sum;
+        g->dx[i] =
+            there ? sum : tni_new_dense(&g->in[i].shape, g->in[i].dtype, g->dy->storage->device);
         if (!g->dx[i]) return tni_pending();
     }
-    return g->op->kernel_grad(g);
+    tn_status status = g->op->kernel_grad(g);
+    if (sum) g->edge = NULL; /* it is there */
+    return status;
 }
 
 /* block, need: room for n_out + 2 n_in tensors and for n_in */
@@ -220,7 +248,7 @@ static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block, b
     if ((status = TNI_NOTIFY(differentiated, node, &g)) != TN_OK) return status;
     for (int i = 0; i < n_in; i++) {
         if (!need[i] || tni_none(dx[i])) continue;
-        tn_tensor *share = fit(dx[i], &node->in[i]);
+        tn_tensor *share = fit(dx[i], node, i);
         if (!share) return tni_pending();
         bool last = i == n_in - 1; /* what earlier ones gave may come again */
         if (TNI_LIKELY(g.edge || i > 0)) TNI_TRY(tni_pass_deliver(p, &node->edge[i], share, last));
@@ -292,12 +320,7 @@ tn_status tni_pass_run(tni_pass *p)
 
 tn_status tni_copy_pending(tni_gradmeta *gm)
 {
-    tn_tensor *copy = tn_clone(gm->pending);
-    if (!copy) return tni_pending();
-    tn_keep(copy);
-    tn_drop(gm->pending);
-    gm->pending = copy;
-    return TN_OK;
+    return become(&gm->pending, tn_clone(gm->pending));
 }
 
 /* Makes sums fit to become grads: alone, dense, without history. Copies need memory, so they are

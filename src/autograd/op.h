@@ -87,6 +87,7 @@ typedef struct tni_grad {
     /* where input 0's gradient goes; NULL once backward has added it there (tni_sum_so_far): then
      * dx[0] may be TN_NONE */
     const struct tni_edge *edge;
+    bool adds; /* dx[0] is the sum of its gradients so far, to be added to */
     /* to fill where need is set; TN_NONE at first. May be dy itself, a view, or of broadcast shape:
      * the engine reduces, casts and copies, and checks for NULL */
     tn_tensor **dx;
@@ -126,6 +127,8 @@ struct tn_op {
     /* NULL, or backward by one kernel: used when nothing is recorded and a needed gradient reads
      * more than dy. The engine has allocated dx where need */
     tn_status (*kernel_grad)(tni_grad *g);
+    /* a dy may be bf16 or f16 for a y of f32, too; kernel_grad adds to dx[0] if g->adds */
+    bool takes_low, adds;
     void (*keep)(void *args); /* set if args own something: called once for each node's copy, */
     void (*drop)(void *args); /* and when that node is freed */
 };

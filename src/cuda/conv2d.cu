@@ -98,7 +98,8 @@ tn_status tni_cuda_conv2d(const tni_conv2d *a)
                        1,       c->c * plane,
                        plane,   c->o * plane,
                        nullptr, bias != nullptr,
-                       false,   nullptr };
+                       false,   nullptr,
+                       nullptr };
         return tni_cuda_gemm(&g);
     }
     if (tn_status failed = tni_cudnn_conv2d(a, &done); failed != TN_OK || done) return failed;
@@ -121,10 +122,10 @@ tn_status tni_cuda_conv2d_grad_input(const tni_conv2d_grad_input *a)
     if (c->n * c->c * plane == 0) return TN_OK;
     if (is_depthwise(c)) return tni_cuda_depthwise_grad_input(dx, dy, w, dtype, c);
     if (is_plain(c)) {
-        tni_gemm g = { dtype, c->c,         plane, c->o,         c->n,    w,
-                       dy,    dx,           1,     c->c,         0,       plane,
-                       1,     c->o * plane, plane, c->c * plane, nullptr, false,
-                       false, nullptr };
+        tni_gemm g = { dtype, c->c,         plane,  c->o,         c->n,    w,
+                       dy,    dx,           1,      c->c,         0,       plane,
+                       1,     c->o * plane, plane,  c->c * plane, nullptr, false,
+                       false, nullptr,      nullptr };
         return tni_cuda_gemm(&g);
     }
     if (tn_status failed = tni_cudnn_conv2d_grad_input(a, &done); failed != TN_OK || done)

@@ -11,6 +11,7 @@
  */
 #include "cuda/gemm.h"
 #include "cuda/half.h"
+#include "tensor/formulas.h"
 
 constexpr int64_t MOST_BATCHES = 1 << 15;
 
@@ -200,16 +201,32 @@ static tn_status add_through_f32(cublasHandle_t blas, const tni_gemm *g, const o
     return status;
 }
 
+/* The sums of A's rows, where no product has made them. */
+static tn_status sum_rows(const tni_gemm *g)
+{
+    const double none[2] = { 0, 0 };
+    tni_reduce sum = {};
+
+    if (!g->a_sums || g->m == 0) return TN_OK;
+    sum.function = TNI_R_sum;
+    sum.y = { g->a_sums, g->dtype, 2, { g->m, 1 }, { 1, 1 } };
+    sum.x = { const_cast<void *>(g->a), g->dtype, 2, { g->m, g->k }, { g->a_row, g->a_col } };
+    sum.p = none;
+    return tni_cuda_reduce(&sum);
+}
+
 static tn_status run(const tni_gemm *g, tn_dtype c_dtype, const operand *a, const operand *b)
 {
     cublasHandle_t blas = tni_cuda_blas();
     bool done = false;
 
     if (!blas) return TN_E_BACKEND;
-    if (g->bias && g->dtype != TN_F64 && !g->accumulate && g->batch == 1 && g->m > 1 && g->n > 1)
+    if ((g->bias || g->a_sums) && g->dtype != TN_F64 && !g->accumulate && g->batch == 1 &&
+        g->m > 1 && g->n > 1)
         if (tn_status failed = tni_cuda_gemm_bias(blas, g, a, b, &done); failed != TN_OK)
             return failed;
     if (done) return TN_OK;
+    if (tn_status failed = sum_rows(g); failed != TN_OK) return failed;
     if (g->bias && g->accumulate && tni_is_half(g->dtype))
         return g->dtype == TN_BF16 ? add_through_f32<bf16>(blas, g, a, b)
                                    : add_through_f32<f16>(blas, g, a, b);
@@ -235,9 +252,12 @@ static tn_status gemm(const tni_gemm *given, tn_dtype c_dtype)
         return tni_cuda_host->fail(TN_E_UNSUPPORTED,
                                    "gemm: %s on the GPU: want f32, f64, bf16 or f16",
                                    dtype_name(g.dtype));
-    if (g.m == 0 || g.n == 0 || g.batch == 0) return TN_OK;
+    if (g.m == 0 || g.n == 0 || g.batch == 0) return sum_rows(&g);
     if (g.m == 1) g.c_row = g.n; /* cuBLAS checks it even for one row */
-    if (g.k == 0) return run_empty(&g, c_dtype);
+    if (g.k == 0) {
+        tn_status empty = run_empty(&g, c_dtype);
+        return empty == TN_OK ? sum_rows(&g) : empty;
+    }
     tn_status status =
         operand_init(&a, g.dtype, g.batch, g.a, g.m, g.k, g.a_row, g.a_col, g.a_batch);
     if (status == TN_OK)

@@ -30,7 +30,8 @@ std::mutex &tni_cuda_product_lock(void);
  * floats, g->accumulate adds to them; no bias. */
 tn_status tni_cuda_gemm_to_f32(const tni_gemm *g);
 
-/* gemm_lt.cu: C = A B + bias in one product, the bias added to the f32 sum before the one rounding.
+/* gemm_lt.cu: C = A B + bias in one product, the bias added to the f32 sum before the one rounding;
+ * or, in half precision, C = A B and a_sums.
  * For f32, bf16 and f16, batch 1, nothing to accumulate. `done` is false where cublasLt cannot, or
  * would round twice: then nothing was written. */
 tn_status tni_cuda_gemm_bias(cublasHandle_t blas, const tni_gemm *g, const operand *a,

@@ -4,6 +4,9 @@
  * precision it has no such kernel, and takes two: one writes the product, rounded, the next adds
  * the bias to that and rounds again (seen on an H100 with CUDA 13.0, at [33,33] x [33,33] in bf16).
  *
+ * The sums of A's rows, which are the bias's gradient beside a weight's, are another epilogue
+ * (BGRADB: our A is cublasLt's B); so no other kernel reads a gradient for them.
+ *
  * Asking cublasLt for an algorithm takes longer than many products, so it is asked once per shape
  * and the answer is kept. For split sums over a long inner axis only the scheme with a fixed order
  * and f32 parts is allowed. The workspace is cuBLAS's own, allocated before a step is captured and
@@ -20,8 +23,8 @@ enum { SETS = 64, WAYS = 4 };
 /* What cublasLt's choice depends on. No padding: compared as bytes. */
 struct shape {
     int64_t m, n, k, lda, ldb, ldc;
-    int32_t trans_a, trans_b, dtype, tf32;
-    int32_t align[4]; /* of a, b, c, bias in bytes, at most 256 */
+    int32_t trans_a, trans_b, dtype, tf32, epilogue, unused;
+    int32_t align[4]; /* of a, b, c, bias or sums in bytes, at most 256 */
 };
 
 struct plan {
@@ -43,6 +46,12 @@ static int alignment(const void *p)
     return low ? static_cast<int>(low & (0 - low)) : 256;
 }
 
+/* What the epilogue reads or writes beside C. */
+static const void *beside_of(const tni_gemm *g)
+{
+    return g->a_sums ? g->a_sums : g->bias;
+}
+
 static shape shape_of(const tni_gemm *g, const operand *a, const operand *b)
 {
     shape s;
@@ -54,7 +63,8 @@ static shape shape_of(const tni_gemm *g, const operand *a, const operand *b)
     s.dtype = g->dtype;
     s.tf32 = g->dtype == TN_F32 && tni_cuda_tf32();
     s.align[0] = alignment(a->data), s.align[1] = alignment(b->data);
-    s.align[2] = alignment(g->c), s.align[3] = alignment(g->bias);
+    s.epilogue = g->a_sums ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BIAS;
+    s.align[2] = alignment(g->c), s.align[3] = alignment(beside_of(g));
     return s;
 }
 
@@ -87,7 +97,7 @@ struct product {
 
 static tn_status describe_sum(product *p, const shape *s, const void *bias)
 {
-    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    cublasLtEpilogue_t epilogue = static_cast<cublasLtEpilogue_t>(s->epilogue);
     cublasComputeType_t compute = s->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 
     if (tn_status failed = TN_BLAS(cublasLtMatmulDescInit(&p->what, compute, CUDA_R_32F));
@@ -234,7 +244,7 @@ tn_status tni_cuda_gemm_bias(cublasHandle_t blas, const tni_gemm *g, const opera
 
     *done = false;
     if (g->dtype != TN_F32 && !in_sixteens(&s)) return TN_OK;
-    if (tn_status failed = describe(&p, &s, g->bias); failed != TN_OK) return failed;
+    if (tn_status failed = describe(&p, &s, beside_of(g)); failed != TN_OK) return failed;
     if (tn_status failed = plan_for(handle, &p, &s, &mine); failed != TN_OK) return failed;
     *done = mine.found;
     if (!mine.found) return TN_OK;

@@ -9,7 +9,7 @@
 #define TNI_CUDA_FILE "libtenon-cuda.so"
 #define TNI_CUDA_SYMBOL "tenon_cuda_open"
 /* If these are equal, both sides were built from the same source. */
-#define TNI_BUILD_ID TN_VERSION " kernels-10"
+#define TNI_BUILD_ID TN_VERSION " kernels-11"
 
 /* The kernels, and GPU-only functions, named as in tensor.h. */
 typedef struct tni_cuda_module {

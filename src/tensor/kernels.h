@@ -66,6 +66,7 @@ typedef struct tni_gemm {
     bool accumulate;    /* C += */
     bool sums_f32;      /* of bf16 and f16: c is f32, nothing is rounded; then there is no bias */
     const void *packed; /* NULL, or what the backend's pack made of this b and sizes; b stays */
+    void *a_sums;       /* NULL, or (on a GPU, half precision, batch 1) the m sums of A's rows */
 } tni_gemm;
 
 /* ---- pointwise: any strides, equal sizes (0-strides broadcast); functions are of formulas.h -- */
@@ -252,9 +253,10 @@ typedef struct tni_layer_norm {
 } tni_layer_norm;
 
 typedef struct tni_layer_norm_grad {
-    tni_array dx, dweight, dbias; /* data NULL: not wanted */
-    tni_array dy, x, mean, rstd, weight;
+    tni_array dx, dweight, dbias;        /* data NULL: not wanted */
+    tni_array dy, x, mean, rstd, weight; /* dy of bf16 or f16, x and dx may be f32 */
     tni_norm_rows rows;
+    bool add; /* dx += */
 } tni_layer_norm_grad;
 
 /* Statistics and parameters are [c], and may be f32 beside an x of bf16 or f16. */
@@ -482,7 +484,7 @@ typedef struct tni_optim_step {
     WIDE(softmax, x, 1, 1) WIDE(softmax_grad, y, 1, 2)                                             \
     FLOAT(cross_entropy, x, 4, 3) FLOAT(cross_entropy_grad, x, 1, 6)                               \
     REAL(nll, x) REAL(nll_grad, dx) REAL(ctc, x) REAL(ctc_grad, dx)                                \
-    WIDE(layer_norm, x, 3, 3) WIDE(layer_norm_grad, x, 3, 5)                                       \
+    FLOAT(layer_norm, x, 3, 3) FLOAT(layer_norm_grad, dy, 3, 5)                                      \
     WIDE(batch_norm, x, 3, 5) WIDE(batch_norm_grad, x, 3, 5)                                       \
     FLOAT(conv2d, x, 1, 3) FLOAT(conv2d_grad_input, dy, 1, 2) FLOAT(conv2d_grad_weight, dy, 1, 2)  \
     WIDE(max_pool2d, x, 2, 1) WIDE(max_pool2d_grad, dy, 1, 2)                                      \

@@ -10,7 +10,8 @@
  * by address alone, without the leaf's version (a_weight_is_cast_once) or its storage
  * (a_replaced_leaf_is_cast_anew); keeping casts made under TN_NO_GRAD (no_grad_before_grad);
  * backward with autocast on; softmax left as it comes (34 tests); growth_tracker not
- * reset by a skipped step.
+ * reset by a skipped step; a norm's gradients in half precision added up in it, shown to
+ * tn_retain_grad as they are, or added to the sum so far and once more by the engine.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -384,6 +385,61 @@ START_TEST(a_weight_is_cast_once)
     tn_forward(model, x);
     ck_assert_int_eq(counted(), 0);
     tni_watching = NULL;
+}
+END_TEST
+
+/* ---- gradients of norms ---------------------------------------------------------------------- */
+
+static tn_status look(tni_watcher *self, const struct tni_node *node, const struct tni_grad *g)
+{
+    (void)self, (void)node, (void)g;
+    return TN_OK;
+}
+
+/* Pre-norm layers x + f(norm x), f a linear or two, on leaves x, w, b, W, c (and the last norm by
+ * itself); *loss, and the hashes of their gradients. seen: a watcher is shown every gradient, so
+ * that none is passed on in half precision, or added up by the op that makes it. */
+static void norm_gradients(tn_tensor *const leaf[5], tn_dtype dtype, int kind, bool seen,
+                           uint64_t bits[5])
+{
+    static tni_watcher watcher = { .differentiated = look };
+    tn_tensor *x = leaf[0], *loss = NULL, *h;
+    for (int i = 0; i < 5; i++) assert_ok(tn_set_grad(leaf[i], TN_NONE));
+    TN_AUTOCAST(dtype)
+    {
+        for (int layer = 0; layer < 3; layer++) {
+            h = kind == 1 ? tn_rms_norm(x, 1, leaf[1], 1e-5)
+                          : tn_layer_norm(x, 1, leaf[1], leaf[2], 1e-5);
+            if (kind == 2) assert_ok(tn_retain_grad(h));
+            tn_tensor *y = tn_linear(h, leaf[3], leaf[4]);
+            if (kind == 3) y = tn_add(y, tn_linear(h, tn_transpose(leaf[3], 0, 1), TN_NONE));
+            x = tn_add(x, y);
+        }
+        loss = tn_sum(tn_mul(tn_layer_norm(x, 1, TN_NONE, TN_NONE, 1e-5), x), NULL, 0, false);
+    }
+    assert_made(loss);
+    tni_watcher *was = seen ? tni_watch(&watcher) : NULL;
+    assert_ok(tn_backward(loss));
+    if (seen) tni_watch(was);
+    if (kind == 2) ck_assert_int_eq(tn_dtype_of(tn_grad(h)), TN_F32);
+    for (int i = 0; i < 5; i++)
+        bits[i] = tn_is_none(tn_grad(leaf[i])) ? 0 : tn_hash(tn_grad(leaf[i]));
+}
+
+/* A norm takes gradients in half precision as they come, and adds its own to the sum so far: the
+ * bits are those of casts and additions by themselves. */
+START_TEST(norms_take_gradients_as_they_come)
+{
+    tn_tensor *leaf[5];
+    uint64_t bits[2][5];
+    for (int i = 0; i < 5; i++) {
+        tn_shape shape = i == 0 ? TN_SHAPE(20, 24) : i == 3 ? TN_SHAPE(24, 24) : TN_SHAPE(24);
+        assert_made(leaf[i] = random_as(shape, -1, 1, (uint64_t)(i + 3), TN_F32));
+        assert_ok(tn_set_requires_grad(leaf[i], true));
+    }
+    tn_dtype dtype = _i / 4 == 2 ? TN_F32 : halves[_i / 4];
+    for (int seen = 0; seen < 2; seen++) norm_gradients(leaf, dtype, _i % 4, seen, bits[seen]);
+    ck_assert_mem_eq(bits[0], bits[1], sizeof bits[0]);
 }
 END_TEST
 
@@ -940,6 +996,7 @@ Suite *test_suite(void)
               in_place_is_untouched, a_replaced_leaf_is_cast_anew, threads_have_their_own,
               nothing_is_left);
     tcase_add_loop_test(t, logits_are_not_copied, 0, 4);
+    tcase_add_loop_test(t, norms_take_gradients_as_they_come, 0, 12);
     t = test_case(suite, "training");
     tcase_add_loop_test(t, training_reaches_the_f32_loss, 0, 2);
     add_tests(t, off_changes_nothing);

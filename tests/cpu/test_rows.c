@@ -304,7 +304,7 @@ static void layer_norm_case(int64_t n, int64_t f, bool affine)
     assert_ok(kernels->layer_norm(
         &(tni_layer_norm){ y, mean, rstd, x, *weight, affine ? b : absent, 1e-5, { 0 } }));
     assert_ok(kernels->layer_norm_grad(
-        &(tni_layer_norm_grad){ dx, dw, db, dy, x, mean, rstd, *weight, { 0 } }));
+        &(tni_layer_norm_grad){ dx, dw, db, dy, x, mean, rstd, *weight, { 0 }, false }));
     for (int64_t i = 0; i < n; i++) {
         double mu = 0, var = 0, gw_mean = 0, gx_mean = 0;
         for (int64_t j = 0; j < f; j++) mu += get(&x, i * f + j) / (double)f;
@@ -362,8 +362,8 @@ static void other_norm_case(int64_t n, int64_t groups, int64_t channels, int64_t
     const tni_array *middle = rms ? &absent : &mean;
     assert_ok(
         kernels->layer_norm(&(tni_layer_norm){ y, *middle, rstd, x, *weight, *bias, 1e-5, how }));
-    assert_ok(kernels->layer_norm_grad(
-        &(tni_layer_norm_grad){ dx, dw, rms ? absent : db, dy, x, *middle, rstd, *weight, how }));
+    assert_ok(kernels->layer_norm_grad(&(tni_layer_norm_grad){
+        dx, dw, rms ? absent : db, dy, x, *middle, rstd, *weight, how, false }));
     for (int64_t i = 0; i < rows; i++) {
         double mu = 0, var = 0, gw_mean = 0, gx_mean = 0;
         const int64_t first = rms ? 0 : i % groups * (channels / groups);
@@ -856,7 +856,7 @@ static uint64_t digest_of_everything(void)
     tni_array mean = make(1, 129 * 67, 0, 0), rstd = make(1, 129 * 67, 0, 0);
     RUN(kernels->layer_norm(&(tni_layer_norm){ rows_y, mean, rstd, rows, a, b, 1e-5, { 0 } }));
     RUN(kernels->layer_norm_grad(
-        &(tni_layer_norm_grad){ rows_dx, c, d, rows_dy, rows, mean, rstd, a, { 0 } }));
+        &(tni_layer_norm_grad){ rows_dx, c, d, rows_dy, rows, mean, rstd, a, { 0 }, false }));
     tni_batch_norm norm = { y, mean, rstd, x, a, b, c, d, 0.1, 1e-5, true };
     tni_batch_norm_grad norm_grad = { dx, c, d, dy, x, mean, rstd, a, true };
     RUN(kernels->batch_norm(&norm));

@@ -11,7 +11,7 @@
  * different sides of a rounding boundary: by one unit in the last place here and there.
  *
  * Seen to fail: the gradient of a convolution's image off by a hundredth; casts of weights not
- * kept; a slot that named the dtype by its number; results of layer norm left in the f32 copy;
+ * kept; a slot that named the dtype by its number; a norm's dx in place of the sum so far and it;
  * a bf16 parameter stepped as f32. Of casts: the elements behind the last whole sixteen bytes one
  * too far; wide accesses at any address; NaN as a number, halves rounded up, in the module alone.
  */
@@ -546,6 +546,71 @@ START_TEST(a_step_in_bf16)
 }
 END_TEST
 
+/* ---- gradients of norms ---------------------------------------------------------------------- */
+
+static tn_status look(tni_watcher *self, const struct tni_node *node, const struct tni_grad *g)
+{
+    (void)self, (void)node, (void)g;
+    return TN_OK;
+}
+
+/* Pre-norm layers x + f(norm x), f a linear or two, on leaves x, w, b, W, c (and the last norm by
+ * itself); *loss, and the hashes of their gradients. seen: a watcher is shown every gradient, so
+ * that none is passed on in half precision, or added up by the op that makes it. */
+static void norm_gradients(tn_tensor *const leaf[5], tn_dtype dtype, int kind, bool seen,
+                           uint64_t bits[5])
+{
+    static tni_watcher watcher = { .differentiated = look };
+    tn_tensor *x = leaf[0], *loss = NULL, *h;
+    for (int i = 0; i < 5; i++) assert_ok(tn_set_grad(leaf[i], TN_NONE));
+    TN_AUTOCAST(dtype)
+    {
+        for (int layer = 0; layer < 3; layer++) {
+            h = kind == 1 ? tn_rms_norm(x, 1, leaf[1], 1e-5)
+                          : tn_layer_norm(x, 1, leaf[1], leaf[2], 1e-5);
+            if (kind == 2) assert_ok(tn_retain_grad(h));
+            tn_tensor *y = tn_linear(h, leaf[3], leaf[4]);
+            if (kind == 3) y = tn_add(y, tn_linear(h, tn_transpose(leaf[3], 0, 1), TN_NONE));
+            x = tn_add(x, y);
+        }
+        loss = tn_sum(tn_mul(tn_layer_norm(x, 1, TN_NONE, TN_NONE, 1e-5), x), NULL, 0, false);
+    }
+    assert_made(loss);
+    tni_watcher *was = seen ? tni_watch(&watcher) : NULL;
+    assert_ok(tn_backward(loss));
+    if (seen) tni_watch(was);
+    if (kind == 2) ck_assert_int_eq(tn_dtype_of(tn_grad(h)), TN_F32);
+    for (int i = 0; i < 5; i++)
+        bits[i] = tn_is_none(tn_grad(leaf[i])) ? 0 : tn_hash(tn_grad(leaf[i]));
+}
+
+/* As on the CPU, but for w and b, whose sums the kernel of a gradient in half precision makes in
+ * another order; and no cast or sum is a launch of its own. */
+START_TEST(norms_take_gradients_as_they_come)
+{
+    tn_tensor *leaf[5], *g[2][5];
+    uint64_t bits[2][5];
+    long long launches[2] = { 0, 0 };
+    for (int i = 0; i < 5; i++) {
+        tn_shape shape = i == 0 ? TN_SHAPE(20, 24) : i == 3 ? TN_SHAPE(24, 24) : TN_SHAPE(24);
+        leaf[i] = on_gpu(shape, (uint64_t)(i + 3), true);
+    }
+    for (int seen = 0; seen < 2; seen++) {
+        launches[seen] = shim() ? host.launches() : 0;
+        norm_gradients(leaf, halves[_i / 4], _i % 4, seen, bits[seen]);
+        if (shim()) launches[seen] = host.launches() - launches[seen];
+        for (int i = 0; i < 5; i++) g[seen][i] = tn_grad(leaf[i]);
+    }
+    for (int i = 0; i < 5; i++)
+        if (i == 1 || i == 2)
+            ck_assert_msg(tn_is_none(g[0][i]) || distance(g[0][i], g[1][i]) < 1e-4, "%d: %g", i,
+                          distance(g[0][i], g[1][i]));
+        else
+            ck_assert_msg(bits[0][i] == bits[1][i], "other bits of %d", i);
+    if (shim()) ck_assert_int_ge(launches[1] - launches[0], _i % 4 == 2 ? 2 : 5);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     op_read_golden();
@@ -563,5 +628,6 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, training_reaches_the_f32_loss, 0, 2);
     tcase_add_loop_test(t, whole_models_beside_the_cpu, 0, 2 * KINDS);
     tcase_add_loop_test(t, a_step_in_bf16, 0, 2);
+    tcase_add_loop_test(test_case(suite, "norms"), norms_take_gradients_as_they_come, 0, 8);
     return suite;
 }

@@ -4,10 +4,11 @@
  *
  * Seen to fail: in batch_norm.cu the eight values' mean left out, the biased variance kept; in
  * batch_norm.h the wrap one too far; in layer_norm.cu the last piece of rows, or the mean of dy w,
- * left out, zeros beyond a row's end counted, an array's borders not asked for; in online.h the sum
- * not scaled when the maximum grows, -inf subtracted from -inf; in cross_entropy.cu the target's
- * own term left out, an ignored row made 0 x, packs begun at a row's first element, or counted
- * twice, or taken where dx has other borders; rows' gaps left out; weights read as x's dtype.
+ * left out, zeros beyond a row's end counted, an array's borders not asked for, a warp's sums or
+ * the old values of dx left out; in online.h the sum not scaled when the maximum grows, -inf
+ * subtracted from -inf; in cross_entropy.cu the target's own term left out, an ignored row made 0
+ * x, packs begun at a row's first element, or counted twice, or taken where dx has other borders;
+ * rows' gaps left out; weights read as x's dtype.
  */
 #include "twins.h"
 
@@ -173,10 +174,8 @@ END_TEST
 #define LAYER_NORM_GRAD(of_x, of_weight, of_bias)                                                  \
     &(tni_layer_norm_grad)                                                                         \
     {                                                                                              \
-        *A(of_x), *A(of_weight), *A(of_bias), *A(dy), *A(x), *A(mean), *A(rstd), *A(w),            \
-        {                                                                                          \
-            0                                                                                      \
-        }                                                                                          \
+        .dx = *A(of_x), .dweight = *A(of_weight), .dbias = *A(of_bias), .dy = *A(dy), .x = *A(x),  \
+        .mean = *A(mean), .rstd = *A(rstd), .weight = *A(w)                                        \
     }
 
 /* Bits of odd: which of x, y, dy, dx, w and b begin beside a sixteen-byte boundary. */
@@ -188,7 +187,13 @@ static void layer_norm_case_at(int odd, int64_t n, int64_t f, bool affine)
     twin *w = affine ? make_after(odd >> 4 & 1, f) : &none;
     twin *b = affine ? make_after(odd >> 5 & 1, f) : &none;
     BOTH(y, layer_norm,
-         &(tni_layer_norm){ *A(y), *A(mean), *A(rstd), *A(x), *A(w), *A(b), 1e-5, { 0 } });
+         &(tni_layer_norm){ .y = *A(y),
+                            .mean = *A(mean),
+                            .rstd = *A(rstd),
+                            .x = *A(x),
+                            .weight = *A(w),
+                            .bias = *A(b),
+                            .eps = 1e-5 });
     check_near(y, 1, "layer_norm");
     check_near(mean, 1, "mean");
     check_near(rstd, 0, "rstd");
@@ -239,6 +244,54 @@ START_TEST(layer_norm_wide) /* sixteen bytes at a time, or not */
 }
 END_TEST
 
+/* Of bf16 and f16, with an x and a dx of their own dtype or of f32; the gradient
+ * put there, or added. */
+static void half_norm_case(tn_dtype half, bool wide, int64_t n, int64_t f, bool add)
+{
+    const tn_dtype in = wide ? TN_F32 : half;
+    twin *x = make_as(in, 0, SIZES_OF(n, f)), *y = make_as(in, 0, SIZES_OF(n, f));
+    twin *dy = make_as(half, 0, SIZES_OF(n, f)), *dx = make_as(in, 0, SIZES_OF(n, f));
+    twin *w = make(f), *b = make(f), *dw = make(f), *db = make(f);
+    twin *mean = make(n), *rstd = make(n);
+    BOTH(y, layer_norm,
+         &(tni_layer_norm){ .y = *A(y),
+                            .mean = *A(mean),
+                            .rstd = *A(rstd),
+                            .x = *A(x),
+                            .weight = *A(w),
+                            .bias = *A(b),
+                            .eps = 1e-5 });
+    check_near(y, 1, "layer_norm");
+    check_near(mean, 1, "mean");
+    upload(mean), upload(rstd);
+    BOTH(dx, layer_norm_grad,
+         &(tni_layer_norm_grad){ .dx = *A(dx),
+                                 .dweight = *A(dw),
+                                 .dbias = *A(db),
+                                 .dy = *A(dy),
+                                 .x = *A(x),
+                                 .mean = *A(mean),
+                                 .rstd = *A(rstd),
+                                 .weight = *A(w),
+                                 .add = add });
+    check_near(dx, f > 2 ? 10 : 1000, "dx");
+    check_near(dw, 10 + (double)n / 100, "dweight");
+    check_near(db, 10 + (double)n / 100, "dbias");
+    free_twins();
+}
+
+START_TEST(layer_norm_halves)
+{
+    static const int64_t f[] = { 1, 33, 36, 768, 770, 1024, 1025 };
+    choose(0);
+    for (int k = 0; k < 7; k++)
+        for (int way = 0; way < 3; way++)
+            half_norm_case(_i ? TN_F16 : TN_BF16, way > 0, 7, f[k], way == 2);
+    half_norm_case(_i ? TN_F16 : TN_BF16, true, 1301, 36, true); /* pieces, and warps with rows */
+    half_norm_case(_i ? TN_F16 : TN_BF16, true, 2100, 5, false);
+}
+END_TEST
+
 /* Squares beyond f32, and, without eps, below it: as the row times 2^-70, or 2^60 has them. */
 static void scaled(const twin *x, double by)
 {
@@ -285,16 +338,29 @@ static void other_norm_case(int64_t n, int64_t groups, int64_t channels, int64_t
     twin *db = groups ? make(channels) : &none;
     twin *w = affine ? make(channels) : &none, *b = affine && groups ? make(channels) : &none;
     BOTH(y, layer_norm,
-         &(tni_layer_norm){ *A(y), *A(mean), *A(rstd), *A(x), *A(w), *A(b), 1e-5, how });
+         &(tni_layer_norm){ .y = *A(y),
+                            .mean = *A(mean),
+                            .rstd = *A(rstd),
+                            .x = *A(x),
+                            .weight = *A(w),
+                            .bias = *A(b),
+                            .eps = 1e-5,
+                            .rows = how });
     check_near(y, 1, "norm");
     check_near(rstd, 0, "rstd");
     if (groups) check_near(mean, 1, "mean"), upload(mean);
     upload(rstd);
     for (int side = 0; side < SIDES; side++)
-        ck_assert_int_eq(
-            kernels[side]->layer_norm_grad(&(tni_layer_norm_grad){
-                *A(dx), *A(dw), *A(db), *A(dy), *A(x), *A(mean), *A(rstd), *A(w), how }),
-            TN_OK);
+        ck_assert_int_eq(kernels[side]->layer_norm_grad(&(tni_layer_norm_grad){ .dx = *A(dx),
+                                                                                .dweight = *A(dw),
+                                                                                .dbias = *A(db),
+                                                                                .dy = *A(dy),
+                                                                                .x = *A(x),
+                                                                                .mean = *A(mean),
+                                                                                .rstd = *A(rstd),
+                                                                                .weight = *A(w),
+                                                                                .rows = how }),
+                         TN_OK);
     check_near(dx, f > 2 ? 10 : 1000, "norm_grad");
     check_near(dw, 10 + (double)(n * plane) / 100, "dweight");
     if (groups) check_near(db, 10 + (double)(n * plane) / 100, "dbias");
@@ -459,6 +525,7 @@ Suite *test_suite(void)
     t = test_case(suite, "layer norm");
     tcase_add_loop_test(t, layer_norm_rows, 0, 2);
     tcase_add_loop_test(t, layer_norm_wide, 0, 2);
+    tcase_add_loop_test(t, layer_norm_halves, 0, 2);
     tcase_add_test(t, layer_norm_out_of_range);
     tcase_add_loop_test(t, other_norms, 0, 2);
     t = test_case(suite, "batch norm");

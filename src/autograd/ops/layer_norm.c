@@ -164,7 +164,8 @@ static tn_status ln_kernel_grad(tni_grad *g)
                                   rows_array(args->rms ? NULL : g->saved[1], 2, s.n, s.parts, 0),
                               .rstd = rows_array(g->saved[0], 2, s.n, s.parts, 0),
                               .weight = rows_array(g->x[1], 1, s.parameters, 0, 0),
-                              .rows = s.rows };
+                              .rows = s.rows,
+                              .add = g->adds };
     return tni_backend_of(g->dy)->layer_norm_grad(&a);
 }
 
@@ -173,7 +174,7 @@ static tn_status ln_kernel_grad(tni_grad *g)
            .optional = optional_, .dtypes = TNI_MIXED_FLOAT, .recompute = TNI_RECOMPUTE_LARGE,     \
            .reads = { TNI_X(0) | TNI_X(1) | TNI_SAVED, TNI_X(0) | TNI_SAVED, 0 },                  \
            .dense = TNI_ALL_X, .dense_grad = TNI_X(0) | TNI_X(1) | TNI_DY,                         \
-           .kernel_grad = ln_kernel_grad, .constants = "eps",                                      \
+           .kernel_grad = ln_kernel_grad, .takes_low = true, .adds = true, .constants = "eps",     \
            .constants_at = offsetof(ln_args, eps))
 NORM_OP(layer_norm, ln_shape, 3, TNI_X(1) | TNI_X(2),
         "y = (x - mean) / sqrt(var + eps) * w + b over the last axes",

@@ -100,6 +100,13 @@ static bool agree(cublasLtMatmulDesc_t what, cublasLtMatrixLayout_t a, cublasLtM
            cuda_host::has_types(a->type, b->type, c->type, what->compute);
 }
 
+static bool has_epilogue(cublasLtMatmulDesc_t what, cublasLtMatrixLayout_t c)
+{
+    return what->bias &&
+           (what->epilogue == CUBLASLT_EPILOGUE_BIAS ||
+            (what->epilogue == CUBLASLT_EPILOGUE_BGRADB && cuda_host::item(c->type) == 2));
+}
+
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t what,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -113,13 +120,14 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (most < 1 || !agree(what, a, b, c, &s) || c->rows != d->rows || c->columns != d->columns)
         return CUBLAS_STATUS_INVALID_VALUE;
     /* the real one looks at the address of the bias, too: it must be set by now */
-    if (what->epilogue == CUBLASLT_EPILOGUE_BIAS && !what->bias) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!has_epilogue(what, c)) return CUBLAS_STATUS_INVALID_VALUE;
     if (s.m < 3 || s.m > INT_MAX || s.n > INT_MAX || s.k > INT_MAX || a->ld > INT_MAX ||
         b->ld > INT_MAX || d->ld > INT_MAX || want->workspace < WORKSPACE)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     results->algo.m = s.m, results->algo.n = s.n, results->algo.k = s.k;
     results->algo.type = c->type;
     results->algo.sums = want->sums;
+    results->algo.epilogue = what->epilogue;
     std::memcpy(results->algo.align, want->align, sizeof want->align);
     results->workspaceSize = WORKSPACE;
     results->state = s.m == UNFIT ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
@@ -148,12 +156,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
     (void)handle;
     (void)stream;
     shape s;
-    if (!agree(what, a_layout, b_layout, c_layout, &s) ||
-        what->epilogue != CUBLASLT_EPILOGUE_BIAS || !what->bias || c != d ||
-        c_layout->ld != d_layout->ld || algo->m != s.m || algo->n != s.n || algo->k != s.k ||
-        algo->type != c_layout->type || !alpha || !beta || !workspace ||
-        reinterpret_cast<uintptr_t>(workspace) % 256 != 0 || workspace_size < WORKSPACE ||
-        *static_cast<const float *>(beta) != 0)
+    if (!agree(what, a_layout, b_layout, c_layout, &s) || !has_epilogue(what, c_layout) ||
+        what->epilogue != algo->epilogue || c != d || c_layout->ld != d_layout->ld ||
+        algo->m != s.m || algo->n != s.n || algo->k != s.k || algo->type != c_layout->type ||
+        !alpha || !beta || !workspace || reinterpret_cast<uintptr_t>(workspace) % 256 != 0 ||
+        workspace_size < WORKSPACE || *static_cast<const float *>(beta) != 0)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (s.m == REFUSED) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (s.m == UNFIT) return CUBLAS_STATUS_INTERNAL_ERROR;
@@ -182,12 +189,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
                              d,
                              static_cast<double>(*static_cast<const float *>(alpha)),
                              0,
-                             what->bias,
+                             what->epilogue == CUBLASLT_EPILOGUE_BIAS ? what->bias : nullptr,
                              what->compute == CUBLAS_COMPUTE_32F_FAST_TF32,
                              cuda_host::item(d_layout->type) == 2 &&
                                  (algo->sums & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) != 0,
                              !(in_sixteens(a, a_layout) && in_sixteens(b, b_layout) &&
-                               in_sixteens(d, d_layout) && in_sixteens(what->bias, nullptr)) };
+                               in_sixteens(d, d_layout) && in_sixteens(what->bias, nullptr)),
+                             what->epilogue == CUBLASLT_EPILOGUE_BGRADB
+                                 ? const_cast<void *>(what->bias)
+                                 : nullptr };
     if (!cuda_host::fits(p)) return CUBLAS_STATUS_INVALID_VALUE;
     cuda_host::enqueue([p]() { cuda_host::run(p); });
     return CUBLAS_STATUS_SUCCESS;

@@ -155,6 +155,12 @@ static void run_half(const product &p, int64_t b)
     std::vector<float> sum(static_cast<size_t>(p.m * p.n));
     int64_t half = p.loose ? p.k / 2 : 0;
 
+    for (int64_t j = 0; p.b_sums && j < p.n; j++) {
+        float all = 0;
+        for (int64_t i = 0; i < p.k; i++)
+            all += right[static_cast<size_t>(p.tb == CUBLAS_OP_N ? i + j * p.k : j + i * p.n)];
+        round_to(p.b_sums, p.b_type, static_cast<size_t>(j), all);
+    }
     add_product(p, left, right, 0, half, &sum);
     if (p.loose)
         for (float &s : sum) s = rounded(s, p.c_type);

@@ -24,7 +24,8 @@ struct product {
     bool tf32;        /* operands of f32 are rounded to TF32 */
     /* partial sums may be kept in C's type, as GPUs do when it is not forbidden */
     bool loose;
-    bool twice = false; /* C is rounded to its type before the bias is added, and again after */
+    bool twice = false;     /* C is rounded to its type before the bias is added, and again after */
+    void *b_sums = nullptr; /* of bf16 and f16: NULL, or where op(B)'s n columns' sums go */
 };
 
 /* Bytes of an element; 0: a type that is not known here. */

@@ -12,7 +12,8 @@
  * into its own line; the lines are added in order, in double. So the bits are the same for any
  * number of threads.
  *
- * In f32, the gradient takes dy, x and dx in bf16 and f16 too: a row passes through a buffer then.
+ * In f32, the gradient takes dy, x and dx in bf16 and f16 too: a row passes through a buffer then,
+ * and so does one that is added to dx.
  */
 #include "tensor/cpu/real/rows.h"
 
@@ -232,7 +233,6 @@ static void layer_norm_grad_chunk(void *context, int64_t begin, int64_t end)
     const tni_layer_norm_grad *a = job->a;
     const int64_t parts = TNI_MAX(a->rows.groups, 1), f = a->x.size[1] / parts;
     const bool groups = a->rows.groups > 0;
-    tn_dtype dtype = a->x.dtype;
     const REAL *w = a->weight.data;
     const size_t row = (size_t)f * sizeof(REAL);
     REAL *own = tni_scratch_own(&job->buffers, 0), *own_dy = tni_scratch_own(&job->buffers, row);
@@ -243,9 +243,10 @@ static void layer_norm_grad_chunk(void *context, int64_t begin, int64_t end)
         if (dw && !groups) memset(dw, 0, (size_t)(2 * f) * sizeof(REAL));
         int64_t last = TNI_MIN((block + 1) * job->block_rows, a->x.size[0] * parts);
         for (int64_t i = block * job->block_rows; i < last; i++) {
-            const REAL *dy = tni_get(a->dy.data, dtype, i * f, f, own_dy);
-            const REAL *x = tni_get(a->x.data, dtype, i * f, f, own_x);
-            REAL *dx = a->dx.data ? tni_place(a->dx.data, dtype, i * f, own) : NULL;
+            const REAL *dy = tni_get(a->dy.data, a->dy.dtype, i * f, f, own_dy);
+            const REAL *x = tni_get(a->x.data, a->x.dtype, i * f, f, own_x);
+            REAL *to = a->dx.data ? tni_place(a->dx.data, a->dx.dtype, i * f, own) : NULL;
+            REAL *dx = a->add ? own : to;
             REAL rstd = ((const REAL *)a->rstd.data)[i];
             REAL mean = a->rows.rms ? 0 : ((const REAL *)a->mean.data)[i];
             int64_t per, c = row_channels(&a->rows, i, &per);
@@ -255,7 +256,8 @@ static void layer_norm_grad_chunk(void *context, int64_t begin, int64_t end)
                 grad_any_row(dx, dw, NULL, dy, x, w, 0, rstd, f, true);
             else
                 grad_any_row(dx, dw, db, dy, x, w, mean, rstd, f, false);
-            if (dx) tni_put(a->dx.data, dtype, i * f, f, dx);
+            for (int64_t j = 0; dx != to && j < f; j++) to[j] += dx[j];
+            if (dx) tni_put(a->dx.data, a->dx.dtype, i * f, f, dx);
         }
     }
 }
@@ -300,7 +302,7 @@ tn_status K(tni_layer_norm_grad)(const tni_layer_norm_grad *a)
         return tni_error(TN_E_NOMEM, "tn_layer_norm: rows of %" PRId64 " elements are too large",
                          f);
     if (summed && !(job.partial = tni_alloc(nbytes))) return TN_E_NOMEM;
-    job.buffers.each = tni_is_half(a->x.dtype) ? 3 * (size_t)f * sizeof(REAL) : 0;
+    job.buffers.each = tni_is_half(a->dy.dtype) || a->add ? 3 * (size_t)f * sizeof(REAL) : 0;
     tn_status status =
         tni_parallel_scratch(&job.buffers, job.blocks * parts, row_grain(f * job.block_rows, 4),
                              layer_norm_grad_chunk, &job);

@@ -1,6 +1,7 @@
 /*
  * cublasLt.h - the cublasLt calls that src/cuda uses, on OpenBLAS: one product of f32, bf16 or f16
- * with a bias for each row of its (column-major) result. Descriptors store what they are given; the
+ * with a bias for each row of its (column-major) result, or, of bf16 and f16, with the sums of B's
+ * columns. Descriptors store what they are given; the
  * only algorithm refuses products whose result has fewer than three rows, and some others, so that
  * callers' fallback runs too.
  */
@@ -15,7 +16,11 @@ typedef enum {
     CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
     CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8
 } cublasLtMatmulDescAttributes_t;
-typedef enum { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 } cublasLtEpilogue_t;
+typedef enum {
+    CUBLASLT_EPILOGUE_DEFAULT = 1,
+    CUBLASLT_EPILOGUE_BIAS = 4,
+    CUBLASLT_EPILOGUE_BGRADB = 512
+} cublasLtEpilogue_t;
 typedef enum {
     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,
     CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,
@@ -35,7 +40,7 @@ enum {
 typedef struct cuda_host_lt *cublasLtHandle_t;
 typedef struct {
     int32_t ta, tb, epilogue;
-    const void *bias;
+    const void *bias; /* or where the sums go */
     cublasComputeType_t compute;
 } cublasLtMatmulDescOpaque_t;
 typedef struct {
@@ -51,6 +56,7 @@ typedef struct {
     uint64_t m, n, k; /* what it was chosen for */
     cudaDataType_t type;
     uint32_t sums, align[4];
+    int32_t epilogue;
 } cublasLtMatmulAlgo_t;
 typedef struct {
     cublasLtMatmulAlgo_t algo;
