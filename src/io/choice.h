@@ -16,6 +16,9 @@ typedef struct tni_choice {
     bool weights; /* for a module: a checkpoint of tenon's is refused without a key */
 } tni_choice;
 
+/* The tensors of an open file, unread where that is possible, under all their names, and its state
+ * versions; choice NULL: all of it. Current scope. (safetensors_list.c) */
+tn_list *tni_safetensors_list(tni_safetensors *file, tni_choice *choice);
 /* A tensor that tenon does not hold, being `what`: noted with skip_foreign, else an error.
  * d: its dtype, NULL: something else is the matter. */
 tn_status tni_leave_out(tni_choice *c, const tni_input *in, const char *name, const char *what,

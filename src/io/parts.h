@@ -11,7 +11,7 @@
 
 typedef struct tni_part {
     tn_checkpoint_part p; /* its name and its object */
-    tni_reading file;     /* what a file holds for it */
+    tn_list *file;        /* what a file holds for it; a module's values may be unread */
     tni_staged *staged;   /* from its list, unless the object is a module */
     tn_list *before;      /* a module's old values, once it has loaded */
 } tni_part;
@@ -20,8 +20,8 @@ typedef struct tni_parts {
     int n;
     tni_part *part;
     size_t capacity;
-    tni_map readings; /* by name: those of the parts, of gradients and of a batch */
-    tni_reading grads, batch;
+    tni_map lists; /* name -> where its list is: of the parts, of gradients and of a batch */
+    tn_list *grads, *batch;
     /* while loading: the parts' parameters and their new gradients; NULL: none */
     tn_list *leaves;
     tn_tensor **grad;

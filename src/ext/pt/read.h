@@ -48,7 +48,7 @@ typedef struct tni_pt {
     } * places;   /* of an old file, by storage */
     tni_map keys; /* -> its storage */
     size_t n_places;
-    tn_tensor **storage; /* by entry or place: what it holds, once read */
+    tni_map read; /* where a storage begins -> its tensor */
     tn_list *list;
 } tni_pt;
 
