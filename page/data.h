@@ -1,6 +1,5 @@
 /* data.h - what the live page's model learns: points that are drawn, digits, letters of a text. */
-#ifndef TENON_LIVE_DATA_H
-#define TENON_LIVE_DATA_H
+#pragma once
 
 #include <tenon/tenon.h>
 
@@ -24,5 +23,3 @@ const char *live_data_make(live_data *d, const char *name, double noise, const u
 const char *live_data_point(live_data *d, double x, double y, int label);
 /** The n examples at these places, as the model reads them; y: as the loss wants them. */
 tn_tensor *live_data_batch(const live_data *d, const int64_t *at, int n, tn_tensor **y);
-
-#endif

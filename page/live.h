@@ -40,8 +40,7 @@
  *   weight NAME INDEX VALUE            sets a number of a parameter; fill NAME VALUE: all of them;
  *                                      copy NAME OTHER: to those of another one
  */
-#ifndef TENON_LIVE_H
-#define TENON_LIVE_H
+#pragma once
 
 /** Does a line. "" or what was wrong with it, valid until the next call; then nothing changed, but
  *  after a wrong `build` there is no model. */
@@ -88,5 +87,3 @@ const char *live_text(const char *what);
 
 /** Room for n bytes of digits or text, the page's to fill; NULL: no memory. */
 void *live_room(int n);
-
-#endif

@@ -1,7 +1,6 @@
 /* model.h - the live page's model: its layers in a row, one call at a time, so that all that passes
  * between them can be seen. */
-#ifndef TENON_LIVE_MODEL_H
-#define TENON_LIVE_MODEL_H
+#pragma once
 
 #include <tenon/tenon.h>
 
@@ -32,5 +31,3 @@ void live_model_free(live_model *m);
 tn_tensor *live_model_call(live_model *m, tn_tensor *x, bool retain);
 /** Attention weights [T, T] of a head of block l, of the last call's first text; NULL: none. */
 tn_tensor *live_attention(live_model *m, int l, int head);
-
-#endif

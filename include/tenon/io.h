@@ -30,10 +30,9 @@ typedef struct tn_metadata {
  * Errors   TN_E_IO with path and reason: the old file, if any, is then unchanged and no temporary
  *          stays
  * The file appears whole or not at all: temporary in the same folder, fsync, rename, fsync of the
- * folder. A symbolic link is followed; only regular files are replaced. The new file gets owner,
- * group and permissions of the one it replaces, as far as the system allows: if the group cannot be
- * kept, the new group gets no more rights than all others. Set-id bits, access lists and other hard
- * links are not kept.
+ * folder. A symbolic link is followed; only regular files are replaced. Owner, group, permissions
+ * are those of the old file, as far as the system allows: a group that cannot be kept gets no more
+ * rights than all others. Set-id bits, access lists and other hard links are not kept.
  * Source   the safetensors format; for .pt the ZIP format and Python's pickle; Pillai et al.
  *          (2014) on replacing files
  */
@@ -42,6 +41,10 @@ TN_API TN_MUST_USE tn_status tn_save(tn_module *m, const char *path);
  * Loads into m: strict, all or nothing (tn_load_state_dict). The file's first bytes decide what it
  * is: safetensors; what torch.load(path, weights_only=True) reads, of any PyTorch; a TorchScript
  * archive; an .npz of NumPy's; the JSON index of several such files, which lie beside it.
+ * Values are read straight into tensors on the CPU. Before the first is written, all that is wanted
+ * was read once, checksums included, and compared. If the file is cut or breaks after that, TN_E_IO
+ * says that m is half loaded, with NaN where it failed; old values are put back where load
+ * post-hooks, extra state or a GPU have them kept.
  *
  * Of a checkpoint the option key of tn_load_with picks a part, by the keys to it, joined by dots:
  * "model", "ema.shadow", "model" in a checkpoint of tenon's, "constants" in a TorchScript archive;
@@ -59,8 +62,7 @@ typedef struct tn_save_options {
 } tn_save_options;
 /** tn_save with options: every name of a tied tensor, strings of your own. */
 TN_API TN_MUST_USE tn_status tn_save_with(tn_module *m, const char *path, tn_save_options o);
-/** tn_load with options: key, unwrap, widen and skip_foreign are of the file, the others those of
- *  tn_load_state_dict; report may be NULL. */
+/** tn_load with options; report may be NULL. */
 TN_API TN_MUST_USE tn_status tn_load_with(tn_module *m, const char *path, tn_load_options o,
                                           tn_load_report *report);
 
@@ -69,8 +71,7 @@ TN_API TN_MUST_USE tn_status tn_load_with(tn_module *m, const char *path, tn_loa
 typedef struct tn_file_limits {
     int64_t header_bytes; /* of a safetensors header; of the pickle in a .pt file; of an index */
     int64_t tensors;      /* ties included; and of modules with a state version */
-    /* size of a compressed file's contents; any number. 0: 256 MiB, or 64 times the file,
-     * whichever is more */
+    /* size of a compressed file's contents. 0: 256 MiB, or 64 times the file if that is more */
     int64_t inflated_bytes;
 } tn_file_limits;
 /** Sets all three. Errors: a negative number, or one above its maximum. */
@@ -82,22 +83,20 @@ TN_API TN_MUST_USE tn_status tn_save_tensors(const tn_list *list, const tn_metad
                                              const char *path);
 /**
  * All tensors of a file of tn_load's kinds, on the CPU, in the order of its header; then its ties,
- * as entries with the same tensor under their names. Ties are those of tenon.ties in the metadata
- * or, in a file that tenon wrote before that key existed, the pairs whose key is no tensor's name
- * and whose value is one. The list records state versions and roles of buffers. metadata (may be
- * NULL) gets all other pairs. Values may be NaN or infinite. From a PyTorch file: in the order of
- * the dict, as views of its storages; metadata gets the numbers, strings and short lists in all of
- * it, by their paths, as Python prints them ("epoch": "41"); nothing in it is executed.
+ * each with the same tensor. Ties are those of tenon.ties or, in a file that tenon wrote before it,
+ * the pairs whose key is no tensor's name and whose value is one. The list records state versions
+ * and roles; metadata (may be NULL) gets all other pairs. Values may be NaN or infinite. From a
+ * PyTorch file: in the order of the dict, as views of its storages; metadata gets the numbers,
+ * strings, short lists in it, by path, as Python prints them ("epoch": "41"); nothing is executed.
  *
- * Errors   TN_E_IO; TN_E_FORMAT with path and what is wrong: nothing in the file is trusted
- *          unchecked
+ * Errors   TN_E_IO; TN_E_FORMAT: path, and what is wrong: nothing is trusted unchecked
  * Owner    list and strings: current scope. The tensors are copies: the file may be replaced at
  *          once
  * Limits   tn_set_file_limits; names of 1 to 1,024 bytes, 8 axes
  */
 TN_API tn_list *tn_load_tensors(const char *path, tn_metadata *metadata);
-/** The same with options of files, key to skip_foreign; report (may be NULL): how many were loaded
- *  and left out, and which part was taken. PyTorch: torch.load(path, weights_only=True). */
+/** The same with options of files, from key on; report (may be NULL): how many were loaded, left
+ *  out, which part was taken. PyTorch: torch.load(path, weights_only=True). */
 TN_API tn_list *tn_load_tensors_with(const char *path, tn_load_options o, tn_metadata *metadata,
                                      tn_load_report *report);
 /** The value for a key; NULL, without a message, if there is none. A linear search over the
@@ -155,8 +154,8 @@ typedef struct tn_checkpoint {
  *  Metadata keys that begin with "tenon." are the library's own. Errors, among those of tn_save:
  *  waiting gradients that are one rank's alone (tn_data_parallel_set_sync off). */
 TN_API TN_MUST_USE tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path);
-/** Loads all or nothing: neither c nor the generator changes if any part does not fit or any byte
- *  of the file differs from what was written (a checksum is compared). */
+/** Loads all or nothing, as tn_load: neither c nor the generator changes if any part does not fit
+ *  or any byte of the file differs from what was written (a checksum is compared). */
 TN_API TN_MUST_USE tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path);
 /** Only the metadata and the step, to build the model from: current scope. Either may be NULL. */
 TN_API TN_MUST_USE tn_status tn_checkpoint_peek(const char *path, tn_metadata *metadata,

@@ -5,8 +5,7 @@
  * A graph runs in the order in which it was captured, so a freed block may be reused at once. Lists
  * are searched from the front: this happens while a step is captured, not while it runs.
  */
-#ifndef TNI_CUDA_ARENA_H
-#define TNI_CUDA_ARENA_H
+#pragma once
 
 #include <cstdlib>
 
@@ -131,5 +130,3 @@ static inline void arena_free(arena *a, void (*release)(void *memory))
     }
     std::free(a);
 }
-
-#endif

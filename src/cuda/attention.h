@@ -7,8 +7,7 @@
  * rest from their own scores: up to 128 columns (f32; of dk and dv: 64; f64: 32) cost nothing
  * extra, beyond that the scores are computed once for each such slice of the result.
  */
-#ifndef TNI_CUDA_ATTENTION_H
-#define TNI_CUDA_ATTENTION_H
+#pragma once
 
 #include "cuda/attention_call.h"
 
@@ -244,5 +243,3 @@ template <typename R> static __device__ __forceinline__ R columns_sum(R x)
             return failed;                                                                         \
         return TN_LAUNCH((kernel<R, NC>), blocks, THREADS, 0, a);                                  \
     }()
-
-#endif

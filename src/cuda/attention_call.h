@@ -2,8 +2,7 @@
  * attention_call.h - the arguments of every attention kernel, for all types: operands, masks, the
  * work of each block; and how the host fills them in.
  */
-#ifndef TNI_CUDA_ATTENTION_CALL_H
-#define TNI_CUDA_ATTENTION_CALL_H
+#pragma once
 
 #include "cuda/mma.h"
 #include "cuda/rows.h"
@@ -185,5 +184,3 @@ static inline bool has_wide_heads(const tni_attention *a)
 {
     return a->q.size[3] > 128 || a->v.size[3] > 128;
 }
-
-#endif

@@ -14,8 +14,7 @@
  * to a multiprocessor where it has 164 KiB. 32 rows to a warp (MT = 2) read each right operand once
  * for two products; dk and dv of more than 64 columns leave registers for 16.
  */
-#ifndef TNI_CUDA_ATTENTION_HALF_H
-#define TNI_CUDA_ATTENTION_HALF_H
+#pragma once
 
 #include "cuda/attention_call.h"
 
@@ -237,5 +236,3 @@ template <typename E> static int columns_of(const attention<E> &a)
             return failed;                                                                         \
         return TN_LAUNCH(kernel, blocks, THREADS, bytes, a);                                       \
     }()
-
-#endif

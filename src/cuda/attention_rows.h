@@ -2,8 +2,7 @@
  * attention_rows.h - elementwise work on scores in registers (their layout: attention_half.h):
  * masks, the online softmax, recomputed probabilities and gradients.
  */
-#ifndef TNI_CUDA_ATTENTION_ROWS_H
-#define TNI_CUDA_ATTENTION_ROWS_H
+#pragma once
 
 #include "cuda/attention_half.h"
 
@@ -273,5 +272,3 @@ static __device__ __forceinline__ void multiply_by(fragments<MT, COLUMNS> &f, fl
         }
     }
 }
-
-#endif

@@ -7,8 +7,7 @@
  * warp reads a row of them. If there are few channels, several blocks share one and write partial
  * sums, which a second launch adds in order; else one launch does everything.
  */
-#ifndef TNI_CUDA_BATCH_NORM_H
-#define TNI_CUDA_BATCH_NORM_H
+#pragma once
 
 #include "cuda/rows.h"
 
@@ -220,5 +219,3 @@ static inline bn_job<R> bn_job_of(const tni_array *x, const tni_array *mean, con
     job.s = x->size[2];
     return job;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * capture.h - capturing a step, for the files whose work is captured: it gives device.cu memory,
  * and optim.cu and dropout.cu the place of the numbers that change from run to run.
  */
-#ifndef TNI_CUDA_CAPTURE_H
-#define TNI_CUDA_CAPTURE_H
+#pragma once
 
 #include "cuda/cuda.h"
 #include "tensor/graphs.h"
@@ -58,5 +57,3 @@ tn_status tni_cuda_collect(tni_transfer *way, void *host, size_t nbytes);
 
 /* device.cu: makes stream, pool and libraries. */
 tn_status tni_cuda_ready(void);
-
-#endif

@@ -2,8 +2,7 @@
  * conv2d.h - shared by the files of the convolution. All arguments are as in kernels.h; conv2d.cu
  * has checked that every number of the geometry fits an int.
  */
-#ifndef TNI_CUDA_CONV2D_H
-#define TNI_CUDA_CONV2D_H
+#pragma once
 
 #include "cuda/cuda.h"
 
@@ -29,5 +28,3 @@ static __device__ __forceinline__ int place_above(int reach, int stride, int pla
     const int q = stride == 1 ? reach : reach / stride;
     return reach >= 0 && q < places && q * stride == reach ? q : -1;
 }
-
-#endif

@@ -9,8 +9,7 @@
  *
  * Formulas come from tensor/formulas.h, optim_formulas.h, philox.h: there is no second copy here.
  */
-#ifndef TNI_CUDA_H
-#define TNI_CUDA_H
+#pragma once
 
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
@@ -176,5 +175,3 @@ static inline tn_status copy_to(const tni_array &y, const tni_array &x)
     const tni_copy a = { y, x };
     return tni_cuda_copy(&a);
 }
-
-#endif

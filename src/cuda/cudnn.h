@@ -4,8 +4,7 @@
  * captured step finds those of the call before it, and makes none; what has no plan uses this
  * module's own kernels.
  */
-#ifndef TNI_CUDNN_H
-#define TNI_CUDNN_H
+#pragma once
 
 #include "cuda/cuda.h"
 #include "cuda/cudnn_graph.h"
@@ -45,5 +44,3 @@ tn_status tni_cudnn_attention_grad(const tni_attention_grad *a, bool *done);
 tn_status tni_cudnn_conv2d(const tni_conv2d *a, bool *done);
 tn_status tni_cudnn_conv2d_grad_input(const tni_conv2d_grad_input *a, bool *done);
 tn_status tni_cudnn_conv2d_grad_weight(const tni_conv2d_grad_weight *a, bool *done);
-
-#endif

@@ -4,8 +4,7 @@
  * not change within a major version. So a build needs no cuDNN; where its header is installed,
  * tests/cuda/test_cudnn_real.cpp compares every number with it.
  */
-#ifndef TNI_CUDNN_API_H
-#define TNI_CUDNN_API_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -96,5 +95,3 @@ struct dnn_api {
     DNN_FUNCTIONS(DNN_POINTER)
 #undef DNN_POINTER
 };
-
-#endif

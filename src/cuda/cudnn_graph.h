@@ -4,8 +4,7 @@
  *
  * A graph keeps the first failure: calls after it do nothing, so only its end is checked.
  */
-#ifndef TNI_CUDNN_GRAPH_H
-#define TNI_CUDNN_GRAPH_H
+#pragma once
 
 #include "cuda/cudnn_api.h"
 #include "tensor/kernels.h"
@@ -60,5 +59,3 @@ enum dnn_pass { DNN_FORWARD, DNN_GRAD_INPUT, DNN_GRAD_WEIGHT };
 /* A convolution's y, dx or dw; sums in f32. inside: channels are all three's innermost axis. */
 void dnn_convolution(dnn_graph *g, dnn_pass pass, tn_dtype dtype, const tni_conv2d_sizes *c,
                      bool bias, bool inside);
-
-#endif

@@ -5,8 +5,7 @@
  * Conversions are those of the CPU: reals become integers toward zero (tn_int_of), integers below
  * i64 wrap around, anything but 0 is true.
  */
-#ifndef TNI_CUDA_ELEMENTS_H
-#define TNI_CUDA_ELEMENTS_H
+#pragma once
 
 #include "cuda/rows.h"
 #include "tensor/walk.h"
@@ -333,5 +332,3 @@ template <int N> static inline bool places_by(int n, places<N> *w, const tni_arr
     places_finish(w);
     return true;
 }
-
-#endif

@@ -5,8 +5,7 @@
  * threads of that launch the lowest position wins, in whatever order they run. The lock is taken
  * only on this rare path.
  */
-#ifndef TNI_CUDA_FAULT_H
-#define TNI_CUDA_FAULT_H
+#pragma once
 
 #include "cuda/cuda.h"
 #include "tensor/classes.h"
@@ -51,5 +50,3 @@ static __device__ inline bool fault_set(const tni_cuda_fault *f)
 {
     return static_cast<const volatile tni_cuda_fault *>(f)->set != 0;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * gemm.h - matrix products inside the module: operands for cuBLAS, products with a result wider
  * than their operands, products with an epilogue.
  */
-#ifndef TNI_CUDA_GEMM_H
-#define TNI_CUDA_GEMM_H
+#pragma once
 
 #include <mutex>
 
@@ -36,5 +35,3 @@ tn_status tni_cuda_gemm_to_f32(const tni_gemm *g);
  * would round twice: then nothing was written. */
 tn_status tni_cuda_gemm_bias(cublasHandle_t blas, const tni_gemm *g, const operand *a,
                              const operand *b, bool *done);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * half.h - bf16 and f16 as element types of kernels: storage only, the arithmetic is in f32.
  */
-#ifndef TNI_CUDA_HALF_H
-#define TNI_CUDA_HALF_H
+#pragma once
 
 #include "cuda/cuda.h"
 #include "tensor/math.h"
@@ -149,5 +148,3 @@ static inline tn_status f32_copies(int n, tni_array *const *to, const tni_array 
     if (status != TN_OK) tni_cuda_return(*block);
     return status;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * ids.h - arrays of indices in kernels: walked over any strides, checked against the number of
  * targets.
  */
-#ifndef TNI_CUDA_IDS_H
-#define TNI_CUDA_IDS_H
+#pragma once
 
 #include "cuda/fault.h"
 #include "cuda/rows.h"
@@ -74,5 +73,3 @@ enum { THREADS = 256 };
 
 /* Reports the first bad one of all indices (indexing.cu). */
 tn_status tni_cuda_check_ids(const tni_array *index, const id_check &check);
-
-#endif

@@ -16,8 +16,7 @@
  * are emulated (cuda_host_mma.h). Source: PTX ISA 8, "Matrix multiply-accumulate operation using
  * mma instruction", "ldmatrix", "cp.async".
  */
-#ifndef TNI_CUDA_MMA_H
-#define TNI_CUDA_MMA_H
+#pragma once
 
 #include "cuda/half.h"
 
@@ -121,6 +120,4 @@ static __device__ __forceinline__ float power2(float x)
 
 #else
 #include "cuda_host_mma.h"
-#endif
-
 #endif

@@ -1,8 +1,7 @@
 /*
  * online.h - the maximum of a row and the sum of exp(x - maximum), in one pass.
  */
-#ifndef TNI_CUDA_ONLINE_H
-#define TNI_CUDA_ONLINE_H
+#pragma once
 
 #include "cuda/rows.h"
 #include "cuda/half.h"
@@ -61,5 +60,3 @@ template <typename R> static __device__ __forceinline__ void online_block(online
     s.sum = block_sum(s.sum * static_cast<double>(row_exp(s.top - top)));
     s.top = top;
 }
-
-#endif

@@ -20,8 +20,7 @@
  * memory and rows begin on borders of four), so the bits are the same in every run and on every
  * device.
  */
-#ifndef TNI_CUDA_REDUCE_H
-#define TNI_CUDA_REDUCE_H
+#pragma once
 
 #include <type_traits>
 
@@ -494,5 +493,3 @@ template <class W, class P> static tn_status reduce_run(reduce_axes r, const W &
     tni_cuda_return(left);
     return status;
 }
-
-#endif

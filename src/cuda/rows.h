@@ -2,8 +2,7 @@
  * rows.h - shared by the row kernels: overloads of math.h's functions, sums over a warp and a block
  * in a fixed order, division by a constant.
  */
-#ifndef TNI_CUDA_ROWS_H
-#define TNI_CUDA_ROWS_H
+#pragma once
 
 #include "cuda/cuda.h"
 #include "tensor/math.h"
@@ -164,5 +163,3 @@ struct large_divisor {
             return call;                                                                           \
         }                                                                                          \
     }()
-
-#endif

@@ -8,8 +8,7 @@
  * Source: Knuth, The Art of Computer Programming, volume 3, section 5.2.5; Merrill and Grimshaw,
  * High performance and scalable radix sorting (2011), section 3 (counts, prefix sums, scatter).
  */
-#ifndef TNI_CUDA_SORT_H
-#define TNI_CUDA_SORT_H
+#pragma once
 
 #include "cuda/rows.h"
 
@@ -123,5 +122,3 @@ static inline tn_status sort_words(uint64_t **word, uint64_t **other, uint64_t *
     }
     return TN_OK;
 }
-
-#endif

@@ -6,8 +6,7 @@
  * the operands of a step are read from shared memory 16 bytes at a time: the rows' as a broadcast,
  * the columns' without bank conflicts.
  */
-#ifndef TNI_CUDA_TILE_H
-#define TNI_CUDA_TILE_H
+#pragma once
 
 #include "cuda/cuda.h"
 
@@ -78,5 +77,3 @@ static inline tn_status tiles_fit(const char *name, int64_t tiles, unsigned *blo
     return tni_cuda_host->fail(TN_E_UNSUPPORTED, "%s: %" PRId64 " tiles: want at most %d", name,
                                tiles, INT32_MAX);
 }
-
-#endif

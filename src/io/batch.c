@@ -72,7 +72,7 @@ static tn_tensor *find(const tni_parts *parts, const tn_list *buffers, int64_t k
                        const tn_entry **buffer)
 {
     char prefix[48];
-    const tn_list *list = parts->batch.list;
+    const tn_list *list = parts->batch;
     size_t n = (size_t)snprintf(prefix, sizeof prefix, "%" PRId64 ".%s.", k, what);
     for (int i = 0; i < list->n; i++) {
         if (strncmp(list->entry[i].name, prefix, n) != 0) continue;
@@ -93,9 +93,9 @@ static tn_status read(const tni_input *in, tni_parts *parts, const tn_list *buff
     snprintf(name, sizeof name, "%" PRId64 ".n", k);
     tn_tensor *value = find(parts, buffers, k, "of", &of);
     tn_tensor *spread = find(parts, buffers, k, "var", &var);
-    const bool biased = read_values(parts->batch.list, name, TN_F64, 3, numbers);
+    const bool biased = read_values(parts->batch, name, TN_F64, 3, numbers);
     if (!value || (var && !spread) ||
-        (!biased && !read_values(parts->batch.list, name, TN_F64, 2, numbers)) ||
+        (!biased && !read_values(parts->batch, name, TN_F64, 2, numbers)) ||
         !(numbers[0] >= 1 + (spread != NULL)) || !(numbers[1] >= 0 && numbers[1] <= 1))
         return tni_input_bad(in, DAMAGED, of ? of->name : name);
     const tni_slot *slot = spread ? NULL : tni_slot_of(of->owner, of->name);
@@ -114,7 +114,7 @@ static tn_status read(const tni_input *in, tni_parts *parts, const tn_list *buff
  * moves. */
 static bool ends_batch(const tni_parts *parts, const tn_list *buffers)
 {
-    bool ends = parts->batch.list->n > 0;
+    bool ends = parts->batch->n > 0;
     for (int i = 0; tni_batch_now && i < tni_batch_now->n; i++)
         ends |= name_of(buffers, tni_batch_now->moved[i].buffer) != NULL;
     return ends;
@@ -123,13 +123,13 @@ static bool ends_batch(const tni_parts *parts, const tn_list *buffers)
 tn_status tni_batch_read(const tni_input *in, tni_parts *parts)
 {
     int64_t at[4];
-    if (!tni_batch_now && parts->batch.list->n == 0) return TN_OK;
+    if (!tni_batch_now && parts->batch->n == 0) return TN_OK;
     const tn_list *buffers = tni_parts_tensors(parts, true);
     if (!buffers) return tni_pending();
     parts->ends = ends_batch(parts, buffers);
-    if (parts->batch.list->n == 0) return TN_OK;
-    if (!read_values(parts->batch.list, "at", TN_I64, 4, at) || at[0] < 0 || at[0] > at[1] ||
-        at[1] < 1 || at[1] > INT32_MAX || at[3] < 0 || at[3] > parts->batch.list->n)
+    if (parts->batch->n == 0) return TN_OK;
+    if (!read_values(parts->batch, "at", TN_I64, 4, at) || at[0] < 0 || at[0] > at[1] ||
+        at[1] < 1 || at[1] > INT32_MAX || at[3] < 0 || at[3] > parts->batch->n)
         return tni_input_bad(in, DAMAGED, "at");
     tni_batch *b = parts->begun = tni_calloc(sizeof *b);
     if (!b) return TN_E_NOMEM;

@@ -62,8 +62,9 @@ static tn_status value(tn_list *list, const tni_safetensors *file, const char *n
 {
     tn_shape shape = n ? TN_SHAPE(n) : TN_SCALAR;
     if (list) return tn_list_add(list, name, tn_from_data(at, shape, dtype));
-    const tni_safetensor *e = tni_safetensors_find(file, name);
-    if (!e) return tni_input_error(&file->in, TN_E_NAME, "%s is missing", name);
+    const int i = tni_names_find(&file->entries, name);
+    if (i < 0) return tni_input_error(&file->in, TN_E_NAME, "%s is missing", name);
+    const tni_safetensor *e = &file->entry[i];
     if (e->dtype != dtype || !tni_shape_equal(&e->shape, &shape))
         return bad(file, "%s is %s %s: want %s %s", name, tn_dtype_name(e->dtype),
                    tni_shape_text(&e->shape), tn_dtype_name(dtype), tni_shape_text(&shape));
@@ -192,7 +193,8 @@ static tn_status check_random(const tni_safetensors *file, const beside *s)
         if (tn_generator_set_state(trial, s->random[i]) != TN_OK)
             status = tni_in_file(file->in.function, file->in.path);
     tn_generator_free(trial);
-    if (status == TN_OK && n && tni_safetensors_find(file, random_name(n, name, sizeof name)))
+    if (status == TN_OK && n &&
+        tni_names_find(&file->entries, random_name(n, name, sizeof name)) >= 0)
         status = tni_input_error(&file->in, TN_E_NAME,
                                  "%s is in it, but only %d generators are given here", name, n);
     return status;

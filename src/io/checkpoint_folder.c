@@ -1,7 +1,7 @@
 /*
  * checkpoint_folder.c - numbered checkpoints: the last N are kept, the newest good one is found.
  *
- * A file is ours when its name is exactly what file_name() makes of NAME and a step; no other file
+ * A file is ours when its name is exactly what FILE_NAME makes of NAME and a step; no other file
  * is looked at or removed. Steps are compared as numbers: beyond 99,999,999 names only stop
  * sorting.
  */
@@ -18,11 +18,6 @@
 
 static const char latest[] = "tn_checkpoint_latest"; /* for messages: the one that most call */
 
-static void file_name(char text[FILE_SIZE], const char *name, int64_t step)
-{
-    snprintf(text, FILE_SIZE, FILE_NAME, name, step);
-}
-
 /* The step in a file's name, -1 for other files; *n: where the name ends and the mark of a
  * temporary may follow. */
 static int64_t step_of(const char *file, const char *name, size_t *n)
@@ -31,7 +26,7 @@ static int64_t step_of(const char *file, const char *name, size_t *n)
     if (strncmp(file, name, prefix) != 0 || file[prefix] != '-') return -1;
     int64_t step = strtoll(file + prefix + 1, NULL, 10);
     char own[FILE_SIZE];
-    file_name(own, name, step);
+    snprintf(own, sizeof own, FILE_NAME, name, step);
     *n = strlen(own);
     return step >= 0 && strncmp(file, own, *n) == 0 ? step : -1;
 }
@@ -100,7 +95,7 @@ static tn_status prune(const char *function, const char *folder, const char *nam
     while (first < s.n && s.step[first] > step) first++;
     for (size_t i = s.n; keep > 0 && status == TN_OK && i > first + (size_t)keep; i--) {
         char file[FILE_SIZE];
-        file_name(file, name, s.step[i - 1]);
+        snprintf(file, sizeof file, FILE_NAME, name, s.step[i - 1]);
         if (unlinkat(dirfd(dir), file, 0) != 0 && errno != ENOENT)
             status = tni_file_error(tni_errno(errno), function, folder,
                                     "the checkpoint is in place, but %s cannot be removed: %s",
@@ -133,7 +128,6 @@ typedef struct search {
     char path[PATH_SIZE]; /* of the file found */
     tni_bytes skipped;    /* path and reason of each file skipped, each with a zero after it */
     int damaged, gone;    /* how many were skipped; how many no longer existed */
-    char why[640];        /* what is wrong with the newest one skipped */
 } search;
 
 /* TN_OK: the file is whole. *next: it is damaged, try an older one. */
@@ -152,7 +146,7 @@ static tn_status look_at(search *s, int64_t step, bool *next)
     const char *reason = tn_error();
     const size_t prefix = strlen(latest) + 4 + TNI_MIN(strlen(s->path), (size_t)TNI_PATH_SHOWN);
     if (strlen(reason) > prefix) reason += prefix; /* "FUNCTION: PATH: " */
-    if (s->damaged++ == 0) snprintf(s->why, sizeof s->why, "%s", tn_error());
+    s->damaged++;
     tni_bytes_add(&s->skipped, s->path, strlen(s->path) + 1);
     tni_bytes_add(&s->skipped, reason, strlen(reason) + 1);
     if (!s->skipped.failed) return status;
@@ -177,9 +171,10 @@ static tn_status search_once(search *s, DIR *dir)
     if (s->damaged == 0)
         return tni_file_error(TN_E_NAME, latest, s->folder, "no %s-STEP.safetensors is in it",
                               s->name);
+    const char *newest = s->skipped.data;
     return tni_file_error(TN_E_FORMAT, latest, s->folder,
-                          "%d damaged %s-STEP.safetensors and no other; the newest: %s", s->damaged,
-                          s->name, s->why);
+                          "%d damaged %s-STEP.safetensors and no other; the newest: %s: %s: %s",
+                          s->damaged, s->name, latest, newest, newest + strlen(newest) + 1);
 }
 
 tn_status tn_checkpoint_latest_report(const char *folder, const char *name, char *path, size_t size,

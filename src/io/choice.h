@@ -1,8 +1,7 @@
 /*
  * choice.h - what of a file is read, and what became of the rest (load.c).
  */
-#ifndef TNI_CHOICE_H
-#define TNI_CHOICE_H
+#pragma once
 
 #include "io/io.h"
 
@@ -16,6 +15,9 @@ typedef struct tni_choice {
     bool weights; /* for a module: a checkpoint of tenon's is refused without a key */
 } tni_choice;
 
+/* The tensors of an open file, unread where that is possible, under all their names, and its state
+ * versions; choice NULL: all of it. Current scope. (safetensors_list.c) */
+tn_list *tni_safetensors_list(tni_safetensors *file, tni_choice *choice);
 /* A tensor that tenon does not hold, being `what`: noted with skip_foreign, else an error.
  * d: its dtype, NULL: something else is the matter. */
 tn_status tni_leave_out(tni_choice *c, const tni_input *in, const char *name, const char *what,
@@ -31,5 +33,3 @@ tn_list *tni_npz_list(const struct tni_zip *zip, tni_choice *c);
 tn_status tni_npz_write(const char *function, const char *path, const tn_list *list);
 /* Of a PyTorch file, or an .npz; metadata may be NULL. (ext/pt/read.c) */
 tn_list *tni_pt_list(const char *function, const char *path, tni_choice *c, tn_metadata *metadata);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * file.h - files as the rest of this folder reads and writes them.
  */
-#ifndef TNI_FILE_H
-#define TNI_FILE_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -71,13 +70,22 @@ typedef struct tni_input {
     const char *function, *path;
     int fd;
     int64_t size;
-    int error; /* the errno if opening failed, else 0 */
+    int error;                 /* the errno if opening failed, else 0 */
+    struct tni_unread *unread; /* of io/unread.c; NULL: it has no unread tensors */
 } tni_input;
 
 /* Opens a regular file. */
 tn_status tni_input_open(tni_input *in, const char *function, const char *path);
 /* Exactly nbytes from offset: an interrupted read goes on, a file that got shorter is an error. */
 tn_status tni_input_read(const tni_input *in, int64_t offset, void *data, size_t nbytes);
+/* The same in blocks. */
+typedef struct tni_scan {
+    void *data;      /* where to; NULL: nowhere, what counts is whether they can be read */
+    uint32_t *crc;   /* of what is before them, goes on over them; NULL: not wanted */
+    tn_dtype is, as; /* if they differ: of the elements in the file, and of those in data */
+} tni_scan;
+tn_status tni_input_scan(const tni_input *in, int64_t offset, size_t nbytes, tni_scan scan);
+void tni_unread_leave(void *unread); /* a hold on what keeps a file open: an input's, a tensor's */
 void tni_input_close(tni_input *in);
 /* Errors about it; TN_E_FORMAT. */
 #define tni_input_error(in, status, ...)                                                           \
@@ -101,5 +109,3 @@ TNI_SHARED void tni_bytes_free(tni_bytes *b);
 /* Appends a file of at most so many bytes, and a zero that does not count. */
 TNI_SHARED tn_status tni_bytes_file(tni_bytes *b, const char *function, const char *path,
                                     int64_t most);
-
-#endif

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include "io/file.h"
 
@@ -88,10 +89,36 @@ tn_status tni_input_read(const tni_input *in, int64_t offset, void *data, size_t
     return TN_OK;
 }
 
+/* n bytes of a block, from byte `at` of all, as elements of data. */
+static void cast_block(tni_scan s, void *block, int64_t at, int64_t n)
+{
+    const int64_t size = (int64_t)tn_dtype_size(s.is), wide = (int64_t)tn_dtype_size(s.as);
+    tni_copy a = { .y = { (char *)s.data + at / size * wide, s.as, 1, { n / size }, { 1 } },
+                   .x = { block, s.is, 1, { n / size }, { 1 } } };
+    tni_disregard(tni_cpu_backend()->copy(&a)); /* it cannot fail */
+}
+
+tn_status tni_input_scan(const tni_input *in, int64_t offset, size_t nbytes, tni_scan s)
+{
+    unsigned char block[1 << 15]; /* the next to read it finds it in the cache */
+    const bool straight = s.data && s.is == s.as;
+    for (int64_t at = 0, n; at < (int64_t)nbytes; at += n) {
+        n = TNI_MIN((int64_t)nbytes - at, (int64_t)sizeof block);
+        void *to = straight ? (char *)s.data + at : (char *)block;
+        TNI_TRY(tni_input_read(in, offset + at, to, (size_t)n));
+        if (s.data && !straight) cast_block(s, block, at, n);
+        if (s.crc) *s.crc = (uint32_t)crc32_z(*s.crc, to, (size_t)n);
+    }
+    return TN_OK;
+}
+
 void tni_input_close(tni_input *in)
 {
-    if (in->fd >= 0) close(in->fd);
-    in->fd = -1;
+    if (in->unread)
+        tni_unread_leave(in->unread); /* what is still unread keeps the file open */
+    else if (in->fd >= 0)
+        close(in->fd);
+    in->fd = -1, in->unread = NULL;
 }
 
 tn_status tni_input_gap(const tni_input *in, const char *name, int64_t begin, int64_t end)
@@ -131,13 +158,12 @@ tn_status tni_bytes_file(tni_bytes *b, const char *function, const char *path, i
     tni_input in;
     TNI_TRY(tni_input_open(&in, function, path));
     const size_t n = (size_t)in.size;
-    tn_status status;
+    tn_status status = TN_OK;
     if (in.size > most)
         status = tni_input_bad(&in, "%" PRId64 " bytes: want at most %" PRId64, in.size, most);
     else if (!tni_room(&b->data, &b->capacity, b->n, n + 1, 1))
         status = tni_pending();
-    else
-        status = tni_input_read(&in, 0, b->data + b->n, n);
+    if (status == TN_OK) status = tni_input_read(&in, 0, b->data + b->n, n);
     tni_input_close(&in);
     if (status != TN_OK) return status;
     b->n += n;

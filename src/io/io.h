@@ -1,8 +1,7 @@
 /*
  * io.h - what the files of this folder share.
  */
-#ifndef TNI_IO_H
-#define TNI_IO_H
+#pragma once
 
 #include <tenon/io.h>
 
@@ -24,19 +23,11 @@ tn_status tni_check_counts(const char *function, const tn_list *list, bool every
  * strides; otherwise dense ones are compared by number of elements only. */
 int tni_compare_places(const tn_tensor *s, const tn_tensor *t, bool shapes);
 
-/* A part of a file as a list: the tensors whose names begin with the part's name and a dot, which
- * are cut off; "": all tensors. */
-typedef struct tni_reading {
-    tn_list *list;             /* made by tni_safetensors_read, in the current scope */
-    struct tni_choice *choice; /* what is read of it (io/choice.h); NULL: all */
-    const tn_optim *optimizer; /* whose state it is: values that it does not need are not read, and
-                                  0 stands for them. NULL: all are read */
-} tni_reading;
-/* Reads the tensors of an open file, under all their names, and the recorded state versions, into
- * the lists of `parts` (name -> tni_reading): CPU, current scope. */
-tn_status tni_safetensors_read(tni_safetensors *file, const tni_map *parts);
-/* One part, or all of the file. */
-tn_list *tni_safetensors_list(tni_safetensors *file, const char *part, struct tni_choice *choice);
+/* ---- tensors whose values are still in a file (unread.c) ------------------------------------- */
+
+/* One whose values begin at byte `at`, as tenon keeps them; current scope. It keeps the file open,
+ * and has shape, dtype and strides, as its views do; its elements must not be read. */
+tn_tensor *tni_unread_tensor(tni_input *in, int64_t at, tn_shape shape, tn_dtype dtype);
 
 /* tn_checkpoint_save under another function's name. */
 tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, const char *path);
@@ -82,5 +73,3 @@ void tni_loader_get(const tn_loader *loader, tni_loader_state *state);
 /* TN_OK if set would restore the loader to that state; else an error saying what differs. */
 tn_status tni_loader_fits(const tn_loader *loader, const tni_loader_state *state);
 void tni_loader_set(tn_loader *loader, const tni_loader_state *state);
-
-#endif

@@ -5,8 +5,7 @@
  * Strict: RFC 8259 with UTF-8 checked, and no zero characters. Duplicate keys are for the caller to
  * detect.
  */
-#ifndef TNI_JSON_H
-#define TNI_JSON_H
+#pragma once
 
 #include "io/file.h"
 
@@ -44,5 +43,3 @@ TNI_SHARED bool tni_json_add(tni_bytes *b, const char *text);
 TNI_SHARED size_t tni_utf8(const char *text, size_t n);
 /* How many of n bytes begin a character, which has *length: RFC 3629, section 4. 0: none can. */
 TNI_SHARED size_t tni_utf8_begun(const char *text, size_t n, size_t *length);
-
-#endif

@@ -1,6 +1,5 @@
 /* json_tree.h - a JSON text as a tree, for files whose parts are read in any order. */
-#ifndef TENON_IO_JSON_TREE_H
-#define TENON_IO_JSON_TREE_H
+#pragma once
 
 #include "io/json.h"
 
@@ -36,5 +35,3 @@ TNI_SHARED const char *tni_json_get_text(const tni_json_node *object, const char
                                          const char *otherwise);
 /* Whether a member is true; `otherwise` if it is neither true nor false. */
 TNI_SHARED bool tni_json_get_flag(const tni_json_node *object, const char *key, bool otherwise);
-
-#endif

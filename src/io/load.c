@@ -2,8 +2,10 @@
  * load.c - loading weights: the first bytes decide what a file is. Which part of it is wanted, and
  * what becomes of names, is the same for all kinds; a PyTorch file picks its part itself.
  */
+#include <limits.h>
+
 #include "io/choice.h"
-#include "io/json.h"
+#include "io/json_tree.h"
 #include "nn/module.h"
 
 tn_status tni_leave_out(tni_choice *c, const tni_input *in, const char *name, const char *what,
@@ -22,7 +24,7 @@ static tn_list *renamed(const char *function, const char *path, const tn_list *l
                         const tni_choice *c)
 {
     tn_list *to = tn_list_new();
-    char name[TNI_NAME_LIMIT + 1];
+    char name[TNI_NAME_LIMIT + 1]; /* a module with a longer path has no tensors */
     tn_status status = to ? TN_OK : tni_pending();
     for (int i = 0; status == TN_OK && i < list->n; i++) {
         if (!keep(list->entry[i].name, c, name)) continue;
@@ -36,7 +38,7 @@ static tn_list *renamed(const char *function, const char *path, const tn_list *l
     }
     int at = -1;
     for (int version; status == TN_OK && (version = tni_list_next_version(list, &at));)
-        if (keep(tni_list_path(list, at), c, name))
+        if (strlen(tni_list_path(list, at)) < sizeof name && keep(tni_list_path(list, at), c, name))
             status = tni_list_push_version(to, name, version);
     return status == TN_OK ? to : NULL;
 }
@@ -80,7 +82,7 @@ static tn_list *load_safetensors(const char *function, const char *path, tni_cho
     tni_safetensors file;
     if (tni_safetensors_open(&file, function, path) != TN_OK) return NULL;
     const bool whole = !c->weights || c->o.key || !tni_safetensors_string(&file, TNI_CHECKPOINT);
-    tn_list *list = whole ? tni_safetensors_list(&file, "", c) : NULL;
+    tn_list *list = whole ? tni_safetensors_list(&file, c) : NULL;
     if (!whole)
         tni_input_bad(&file.in, "a checkpoint of tenon's: want .key = \"model\" for its model, or "
                                 "tn_checkpoint_load");
@@ -91,18 +93,6 @@ static tn_list *load_safetensors(const char *function, const char *path, tni_cho
 
 static tn_list *load(const char *function, const char *path, tni_choice *c, tn_metadata *metadata);
 
-/* The file that another one names is in the same folder. */
-static tn_list *load_beside(const char *function, const char *path, const char *name, tni_choice *c)
-{
-    const char *slash = strrchr(path, '/');
-    tni_bytes beside = { 0 };
-    tni_bytes_add(&beside, path, slash ? (size_t)(slash + 1 - path) : 0);
-    tni_bytes_add(&beside, name, strlen(name) + 1);
-    tn_list *list = beside.failed ? NULL : load(function, beside.data, c, NULL);
-    tni_bytes_free(&beside);
-    return list;
-}
-
 /* Appends the tensors of one file of several, once: it is then in `read`. */
 static tn_status add_shard(const tni_input *in, const char *file, tni_choice *c, tni_map *read,
                            tn_list *all)
@@ -111,7 +101,12 @@ static tn_status add_shard(const tni_input *in, const char *file, tni_choice *c,
     if (!*file || strchr(file, '/') || !strcmp(file, ".."))
         return tni_input_bad(in, "the file \"%.64s\": want the name of one beside it", file);
     if (tni_map_put(read, file, (void *)file) < 0) return tni_pending();
-    const tn_list *list = load_beside(in->function, in->path, file, c);
+    char path[PATH_MAX];
+    const char *slash = strrchr(in->path, '/');
+    const int n = slash ? (int)(slash + 1 - in->path) : 0;
+    if (snprintf(path, sizeof path, "%.*s%s", n, in->path, file) >= PATH_MAX)
+        return tni_input_bad(in, "the file \"%.64s\" beside it has too long a path", file);
+    const tn_list *list = load(in->function, path, c, NULL);
     tn_status status = list ? TN_OK : tni_pending();
     for (int i = 0; status == TN_OK && i < list->n; i++) {
         const char *name = list->entry[i].name;
@@ -128,21 +123,17 @@ static tn_status no_map(const tni_input *in)
                              "weights, or the index of several files");
 }
 
-static tn_status read_map(const tni_input *in, tni_json *j, tni_choice *c, tn_list *all)
+static tn_status read_map(const tni_input *in, const tni_json_node *map, tni_choice *c,
+                          tn_list *all)
 {
     tni_map read = { .names = true };
     tn_status status = TN_OK;
-    for (const char *name, *file; status == TN_OK && tni_json_next(j, '}');) {
-        name = tni_json_key(j);
-        file = name ? tni_json_string(j) : NULL;
-        if (!file) {
-            status = j->problem ? TN_OK : no_map(in);
-            break;
-        }
-        status = add_shard(in, file, c, &read, all);
-        if (status == TN_OK && !tni_list_find(all, name) &&
-            !(c->left.n && memmem(c->left.data, c->left.n, name, strlen(name))))
-            status = tni_input_bad(in, "%.64s is not in %.64s", name, file);
+    for (const tni_json_node *m = tni_json_first(map); m && status == TN_OK;
+         m = tni_json_after(m)) {
+        status = m->kind == '"' ? add_shard(in, m->text, c, &read, all) : no_map(in);
+        if (status == TN_OK && !tni_list_find(all, m->key) &&
+            !(c->left.n && memmem(c->left.data, c->left.n, m->key, strlen(m->key))))
+            status = tni_input_bad(in, "%.64s is not in %.64s", m->key, m->text);
     }
     tni_map_free(&read);
     return status;
@@ -150,55 +141,50 @@ static tn_status read_map(const tni_input *in, tni_json *j, tni_choice *c, tn_li
 
 /* An index of several files: { "metadata": ..., "weight_map": { NAME: FILE } }, as Hugging Face's
  * tools write it. */
-static tn_status read_index(const tni_input *in, char *text, tni_choice *c, tn_list *all)
+static tn_status read_index(const tni_input *in, tni_bytes *text, tni_choice *c, tn_list *all)
 {
-    tni_json json = tni_json_of(text, (size_t)in->size), *j = &json;
-    tn_status status = TN_OK;
+    tni_json_tree tree;
+    const tni_json_node *map = NULL;
     int maps = 0;
-    const bool object = tni_json_open(j, '{');
-    while (object && status == TN_OK && tni_json_next(j, '}')) {
-        const char *key = tni_json_key(j);
-        if (key && !strcmp(key, "weight_map") && tni_json_open(j, '{'))
-            maps++, status = read_map(in, j, c, all);
-        else if (!key || !tni_json_skip(j))
-            break;
-    }
-    if (object && status == TN_OK) tni_json_end(j);
-    if (status == TN_OK && j->problem) status = tni_json_bad(in, "it", j);
-    return status == TN_OK && maps != 1 ? no_map(in) : status;
+    TNI_TRY(tni_bytes_file(text, in->function, in->path, tn_get_file_limits().header_bytes));
+    tn_status status = tni_json_tree_read(&tree, text->data, text->n) ? TN_OK : tni_pending();
+    if (tree.problem)
+        status = tni_input_bad(in, "it is not JSON: %s at byte %zu", tree.problem, tree.at);
+    for (const tni_json_node *m = status == TN_OK ? tni_json_first(tree.node) : NULL; m;
+         m = tni_json_after(m))
+        if (!strcmp(m->key, "weight_map")) map = m, maps++;
+    if (status == TN_OK)
+        status = maps == 1 && map->kind == '{' ? read_map(in, map, c, all) : no_map(in);
+    tni_json_tree_free(&tree);
+    return status;
 }
 
 static tn_list *load_index(const tni_input *in, tni_choice *c)
 {
-    const int64_t most = tn_get_file_limits().header_bytes;
     if (c->shard)
         return tni_nothing(tni_input_bad(in, "JSON text, named by an index: want weights"));
-    if (in->size > most)
-        return tni_nothing(
-            tni_input_bad(in, "JSON text of %" PRId64 " bytes" TNI_MOST_READ, in->size, most));
-    char *text = tni_alloc((size_t)in->size);
-    tn_list *all = text ? tn_list_new() : NULL;
-    tn_status status = all ? tni_input_read(in, 0, text, (size_t)in->size) : tni_pending();
+    tni_bytes text = { 0 };
+    tn_list *all = tn_list_new();
+    tn_status status = all ? TN_OK : tni_pending();
     const char *key = c->o.key;
     c->o.key = NULL; /* of the whole, not of each file */
     c->shard = true;
-    if (status == TN_OK) TN_SCOPE status = read_index(in, text, c, all);
+    if (status == TN_OK) TN_SCOPE status = read_index(in, &text, c, all);
     c->o.key = key;
     c->picked = c->shard = false;
-    if (text) tni_free(text, (size_t)in->size);
+    tni_bytes_free(&text);
     return status == TN_OK ? all : NULL;
 }
 
 static tn_list *load(const char *function, const char *path, tni_choice *c, tn_metadata *metadata)
 {
-    /* torch.save before 1.6 (or on request) begins with a pickle of this number */
-    static const char old[] = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
-    char first[sizeof old - 1] = { 0 };
+    char first[8] = { 0 };
     tni_input in;
     tn_status status = tni_input_open(&in, function, path);
     if (status != TN_OK) return NULL;
     status = tni_input_read(&in, 0, first, (size_t)TNI_MIN(in.size, (int64_t)sizeof first));
-    const bool pt = !memcmp(first, "PK\3\4", 4) || !memcmp(first, old, sizeof first);
+    /* torch.save before 1.6 (or on request) begins with a pickle of a number of 10 bytes */
+    const bool pt = !memcmp(first, "PK\3\4", 4) || !memcmp(first, "\x80\x02\x8a\x0a", 4);
     /* the header's length in a safetensors file has no high bytes */
     const bool json = first[0] == '{' && (in.size < 8 || memcmp(first + 4, "\0\0\0", 4) != 0);
     tn_list *list = status == TN_OK && json ? load_index(&in, c) : NULL;
@@ -250,23 +236,27 @@ static void report_choice(tni_choice *c, tn_load_report *report)
     tni_bytes_free(&c->left);
 }
 
-tn_list *tn_load_tensors_with(const char *path, tn_load_options o, tn_metadata *metadata,
-                              tn_load_report *report)
+static tn_list *load_list(const char *function, const char *path, tn_load_options o,
+                          tn_metadata *metadata, tn_load_report *report)
 {
     tni_choice c = { .o = o };
     if (report) *report = (tn_load_report){ 0 };
-    tn_list *list = load_chosen("tn_load_tensors_with", path, &c, metadata);
+    tn_list *list = load_chosen(function, path, &c, metadata);
+    if (list && !o.no_values && tni_unread_fill(list, NULL) != TN_OK) list = NULL;
     if (report) report->loaded = list ? list->n : 0;
     report_choice(&c, report);
     return list;
 }
 
+tn_list *tn_load_tensors_with(const char *path, tn_load_options o, tn_metadata *metadata,
+                              tn_load_report *report)
+{
+    return load_list(__func__, path, o, metadata, report);
+}
+
 tn_list *tn_load_tensors(const char *path, tn_metadata *metadata)
 {
-    tni_choice c = { 0 };
-    tn_list *list = load_chosen("tn_load_tensors", path, &c, metadata);
-    report_choice(&c, NULL);
-    return list;
+    return load_list(__func__, path, (tn_load_options){ 0 }, metadata, NULL);
 }
 
 static tn_status load_into(const char *function, tn_module *m, const char *path, tn_load_options o,

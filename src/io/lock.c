@@ -66,20 +66,17 @@ static void write_text(int fd)
 {
     char text[TEXT] = "", host[64] = "";
     if (gethostname(host, sizeof host - 1) != 0) host[0] = 0;
-    int n = snprintf(text, sizeof text, OURS "%ld %s\n", (long)getpid(), host);
+    int n = snprintf(text, sizeof text, OURS "%ld on %s\n", (long)getpid(), host);
     /* the lock holds without it, for example on a full disk */
     if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)n, 0) != n) return;
 }
 
 static tn_status held(const char *path, const char *text)
 {
-    const char *who =
-        text[0] ? text + sizeof OURS - 1 : "?"; /* "PID HOST"; possibly not written yet */
-    const int digits = (int)strspn(who, "0123456789");
     return tni_file_error(TN_E_STATE, f, path,
-                          "another run writes to it, process %.*s on %s: want that one to end, or "
-                          "another file or folder",
-                          digits ? digits : 1, who, digits && who[digits] ? who + digits + 1 : "?");
+                          "another run writes to it, process %s: want that one to end, or another "
+                          "file or folder",
+                          text[0] ? text + sizeof OURS - 1 : "?"); /* possibly not written yet */
 }
 
 /* Whether a name still leads to this open file. */

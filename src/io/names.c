@@ -64,10 +64,9 @@ tn_status tni_metadata_check(const char *function, const tn_metadata *m)
     if (m->n <= 0 || !m->key || !m->value)
         return tni_error(TN_E_INVALID, "%s: metadata of %d pairs%s: want as many keys and values",
                          function, m->n,
-                         m->n < 0    ? ""
-                         : m->n == 0 ? ", with strings"
-                         : !m->key   ? " whose key is NULL"
-                                     : " whose value is NULL");
+                         !m->key     ? " without keys"
+                         : !m->value ? " without values"
+                                     : "");
     for (int i = 0; i < m->n; i++)
         if (!m->key[i] || !m->value[i])
             return tni_error(TN_E_INVALID, "%s: metadata.%s[%d] is NULL: want a string", function,

@@ -14,6 +14,7 @@
  */
 #include "autograd/op.h"
 #include "autograd/sync.h"
+#include "io/choice.h"
 #include "io/parts.h"
 #include "nn/module.h"
 #include "optim/optim.h"
@@ -41,10 +42,8 @@ static tn_status check_part(const char *function, const tn_checkpoint_part *p, i
 static tn_status check_parts(const char *function, const tn_checkpoint *c)
 {
     if (c->n_parts < 0 || !c->n_parts != !c->parts)
-        return tni_error(TN_E_INVALID, "%s: n_parts %d%s: want as many parts", function, c->n_parts,
-                         c->n_parts < 0 ? ""
-                         : c->parts     ? " with parts"
-                                        : " without parts");
+        return tni_error(TN_E_INVALID, "%s: n_parts %d %s parts: want as many parts", function,
+                         c->n_parts, c->parts ? "with" : "without");
     for (int i = 0; i < c->n_parts; i++) TNI_TRY(check_part(function, &c->parts[i], i));
     return TN_OK;
 }
@@ -54,7 +53,7 @@ tn_status tni_parts_of(const char *function, const tn_checkpoint *c, tni_parts *
     const tn_checkpoint_part own[] = { { .name = "model", .module = c->model },
                                        { .name = "optim", .optimizer = c->optimizer },
                                        { .name = "sched", .scheduler = c->scheduler } };
-    *parts = (tni_parts){ .readings.names = true };
+    *parts = (tni_parts){ .lists.names = true };
     TNI_TRY(check_parts(function, c));
     if (!tni_room(&parts->part, &parts->capacity, 0, (size_t)c->n_parts + 3, sizeof(tni_part)))
         return TN_E_NOMEM;
@@ -64,8 +63,7 @@ tn_status tni_parts_of(const char *function, const tn_checkpoint *c, tni_parts *
     for (int i = 0; i < c->n_parts; i++) parts->part[parts->n++] = (tni_part){ .p = c->parts[i] };
     for (int i = 0; i < parts->n; i++) {
         tni_part *part = &parts->part[i];
-        part->file.optimizer = part->p.optimizer;
-        int is_new = tni_map_put(&parts->readings, part->p.name, &part->file);
+        int is_new = tni_map_put(&parts->lists, part->p.name, &part->file);
         if (is_new < 0) return TN_E_NOMEM;
         if (!is_new)
             return tni_error(TN_E_NAME, "%s: two parts are named \"%s\": want a name for each",
@@ -150,7 +148,7 @@ static tn_status read_grads(const tni_input *in, tni_parts *parts)
         return TN_E_NOMEM;
     for (int i = 0; i < leaves->n; i++) {
         tn_tensor *leaf = leaves->entry[i].tensor;
-        const tn_entry *e = tni_list_find(parts->grads.list, leaves->entry[i].name);
+        const tn_entry *e = tni_list_find(parts->grads, leaves->entry[i].name);
         parts->grad[i] = NULL;
         if (e) TNI_TRY(read_grad(in, e, leaf, &parts->grad[i]));
         if (e || (leaf->gm && leaf->gm->grad)) TNI_TRY(TNI_NOTIFY(grad_changes, leaf, false));
@@ -215,11 +213,12 @@ static tn_status stage_part(const tni_input *in, tni_part *part)
     /* an optimizer always has state to save */
     const tn_list *now = part->p.optimizer ? NULL : state_of(&part->p);
     if (!part->p.optimizer && !now) return tni_pending();
-    if ((!now || now->n) && !part->file.list->n)
+    if ((!now || now->n) && !part->file->n)
         return tni_input_error(
             in, TN_E_NAME, "nothing of %s.* is in it, but the part is given here", part->p.name);
-    if (part->p.module) return TN_OK;
-    part->staged = stage(&part->p, part->file.list);
+    if (part->p.module) return TN_OK; /* which reads its values itself */
+    TNI_TRY(tni_unread_fill(part->file, part->p.optimizer));
+    part->staged = stage(&part->p, part->file);
     return part->staged ? TN_OK : tni_in_file(in->function, in->path);
 }
 
@@ -239,9 +238,9 @@ static tn_status load_module(const tni_input *in, tni_part *part, bool is_last)
 {
     if (!is_last) part->before = copied(tn_state_dict(part->p.module, ""));
     if (!is_last && !part->before) return tni_pending();
-    if (tn_load_state_dict(part->p.module, part->file.list, (tn_load_options){ 0 }, NULL) == TN_OK)
+    if (tn_load_state_dict(part->p.module, part->file, (tn_load_options){ 0 }, NULL) == TN_OK)
         return TN_OK;
-    part->before = NULL; /* it has not changed */
+    if (tn_error_status() != TN_E_IO) part->before = NULL; /* it has not changed */
     return tni_in_file(in->function, in->path);
 }
 
@@ -258,12 +257,42 @@ static void put_back(const tni_parts *parts)
     tni_error_restore(&was);
 }
 
+/* The list of the part that a name belongs to (NULL: none); *rest: the name within it. */
+static tn_list *list_of(const tni_parts *parts, const char *name, const char **rest)
+{
+    const char *dot = strchr(name + (name[0] == '.'), '.'); /* GRADS and TNI_BATCH begin with one */
+    tn_list **list =
+        tni_map_get_name(&parts->lists, name, dot ? (size_t)(dot - name) : strlen(name));
+    *rest = dot ? dot + 1 : NULL;
+    return list ? *list : NULL;
+}
+
+static tn_status read_lists(tni_safetensors *file, tni_parts *parts)
+{
+    const tn_list *all = tni_safetensors_list(file, NULL);
+    const char *rest;
+    if (!all || tni_map_put(&parts->lists, GRADS, &parts->grads) < 0 ||
+        tni_map_put(&parts->lists, TNI_BATCH, &parts->batch) < 0)
+        return tni_pending();
+    for (size_t i = 0; i < parts->lists.capacity; i++) {
+        tn_list **list = parts->lists.cell[i].value;
+        if (list && !(*list = tn_list_new())) return tni_pending();
+    }
+    for (int i = 0; i < all->n; i++) {
+        tn_list *list = list_of(parts, all->entry[i].name, &rest);
+        if (list && rest) TNI_TRY(tni_list_push(list, "", "", rest, all->entry[i]));
+    }
+    for (int i = -1, version; (version = tni_list_next_version(all, &i));) {
+        tn_list *list = list_of(parts, tni_list_path(all, i), &rest);
+        if (list) TNI_TRY(tni_list_push_version(list, rest ? rest : "", version));
+    }
+    TNI_TRY(tni_unread_fill(parts->grads, NULL));
+    return tni_unread_fill(parts->batch, NULL);
+}
+
 tn_status tni_parts_load(tni_safetensors *file, tni_parts *parts)
 {
-    if (tni_map_put(&parts->readings, GRADS, &parts->grads) < 0 ||
-        tni_map_put(&parts->readings, TNI_BATCH, &parts->batch) < 0)
-        return TN_E_NOMEM;
-    tn_status status = tni_safetensors_read(file, &parts->readings);
+    tn_status status = read_lists(file, parts);
     for (int i = 0; status == TN_OK && i < parts->n; i++)
         status = stage_part(&file->in, &parts->part[i]);
     if (status == TN_OK) status = read_grads(&file->in, parts);
@@ -290,6 +319,6 @@ void tni_parts_free(tni_parts *parts)
     tni_batch_free(parts->begun);
     tni_room_free(&parts->grad, &parts->grad_capacity, sizeof *parts->grad);
     tni_room_free(&parts->part, &parts->capacity, sizeof *parts->part);
-    tni_map_free(&parts->readings);
+    tni_map_free(&parts->lists);
     parts->n = 0;
 }

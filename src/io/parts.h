@@ -2,8 +2,7 @@
  * parts.h - the objects of a run, between them and a checkpoint's file: model, optimizer,
  * scheduler, and further ones with names of their own.
  */
-#ifndef TNI_PARTS_H
-#define TNI_PARTS_H
+#pragma once
 
 #include "io/io.h"
 #include "nn/micro_batches.h"
@@ -11,7 +10,7 @@
 
 typedef struct tni_part {
     tn_checkpoint_part p; /* its name and its object */
-    tni_reading file;     /* what a file holds for it */
+    tn_list *file;        /* what a file holds for it; a module's values may be unread */
     tni_staged *staged;   /* from its list, unless the object is a module */
     tn_list *before;      /* a module's old values, once it has loaded */
 } tni_part;
@@ -20,8 +19,8 @@ typedef struct tni_parts {
     int n;
     tni_part *part;
     size_t capacity;
-    tni_map readings; /* by name: those of the parts, of gradients and of a batch */
-    tni_reading grads, batch;
+    tni_map lists; /* name -> where its list is: of the parts, of gradients and of a batch */
+    tn_list *grads, *batch;
     /* while loading: the parts' parameters and their new gradients; NULL: none */
     tn_list *leaves;
     tn_tensor **grad;
@@ -47,5 +46,3 @@ void tni_parts_free(tni_parts *parts);
 tn_status tni_batch_save(const tni_parts *parts, tn_list *list);
 tn_status tni_batch_read(const tni_input *in, tni_parts *parts);
 void tni_batch_put(tni_parts *parts);
-
-#endif

@@ -5,8 +5,8 @@
  * header; JSON, read once from front to back: metadata strings only; every tensor dtype, shape,
  * data_offsets (other keys are passed over, as the reference does), all integers, sizes multiplied
  * with overflow checks, no name twice; ranges sorted: from 0, no hole, no overlap, to the end of
- * the file; then the metadata about the tensors. Only then is memory for data allocated, and only
- * as much as the file holds.
+ * the file; then, for a list, the metadata about the tensors. Only then is memory for data
+ * allocated, and only as much as the file holds.
  *
  * Limits: of tn_set_file_limits; names of 1 to 1,024 bytes; at most 8 axes.
  */
@@ -18,16 +18,6 @@
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "files are little-endian and are read as they lie: this host is not"
 #endif
-
-int tni_safetensors_rank(tn_dtype dtype)
-{
-    return (int)(tni_file_dtype_of(dtype) - tni_file_dtype_at(0));
-}
-
-const char *tni_safetensors_dtype_name(tn_dtype dtype)
-{
-    return tni_file_dtype_of(dtype)->safetensors;
-}
 
 #define bad(file, ...) tni_input_bad(&(file)->in, __VA_ARGS__)
 
@@ -194,8 +184,7 @@ static tn_status parse_header(tni_safetensors *file)
                        most);
     }
     if (!tni_json_end(j)) return tni_json_bad(&file->in, "the header", j);
-    TNI_TRY(check_ranges(file));
-    return tni_safetensors_take_up(file);
+    return check_ranges(file);
 }
 
 /* How other files begin that are mistaken for safetensors, and what they are. */
@@ -253,8 +242,6 @@ void tni_safetensors_close(tni_safetensors *file)
 {
     tni_names_free(&file->entries, &file->entry, sizeof *file->entry);
     tni_names_free(&file->pairs, &file->pair, sizeof *file->pair);
-    tni_names_free(&file->ties, &file->tie, sizeof *file->tie);
-    tni_names_free(&file->versions, &file->version, sizeof *file->version);
     if (file->header) tni_free(file->header, file->header_bytes);
     tni_input_close(&file->in);
     *file = (tni_safetensors){ .in.fd = -1 };
@@ -264,25 +251,20 @@ void tni_safetensors_close(tni_safetensors *file)
 
 tn_tensor *tni_safetensors_tensor(tni_safetensors *file, const tni_safetensor *e)
 {
+    const bool kept = tni_file_dtype_kept(e->stored), as_it_is = kept && e->dtype != TN_BOOL;
+    if (as_it_is) return tni_unread_tensor(&file->in, file->data + e->begin, e->shape, e->dtype);
     tn_tensor *t = tn_empty_as(e->shape, e->dtype, tn_cpu());
     if (!t) return NULL;
     const size_t nbytes = (size_t)(e->end - e->begin), n = (size_t)tni_shape_numel(&t->shape);
     unsigned char *to = tni_data(t), *data = to + n * tn_dtype_size(t->dtype) - nbytes;
     if (nbytes && tni_input_read(&file->in, file->data + e->begin, data, nbytes) != TN_OK)
         return NULL;
-    if (!tni_file_dtype_kept(e->stored)) tni_widen(e->stored, false, data, (char *)to, n);
-    if (e->dtype != TN_BOOL) return t;
+    if (!kept) return tni_widen(e->stored, false, data, (char *)to, n), t;
     for (size_t i = 0; i < nbytes; i++)
         if (data[i] > 1)
             return tni_nothing(
                 bad(file, "%.64s: byte %zu of BOOL is %d: want 0 or 1", e->name, i, data[i]));
     return t;
-}
-
-const tni_safetensor *tni_safetensors_find(const tni_safetensors *file, const char *name)
-{
-    int i = tni_names_find(&file->entries, name);
-    return i < 0 ? NULL : &file->entry[i];
 }
 
 const char *tni_safetensors_string(const tni_safetensors *file, const char *key)
@@ -293,32 +275,19 @@ const char *tni_safetensors_string(const tni_safetensors *file, const char *key)
 
 /* ---- the checksum ---------------------------------------------------------------------------- */
 
-static tn_status crc_of(tni_safetensors *file, char *chunk, size_t size, uLong *crc)
-{
-    *crc = crc32_z(0, NULL, 0);
-    for (int64_t at = 0; at < file->in.size; at += (int64_t)size) {
-        size_t n = (size_t)TNI_MIN(file->in.size - at, (int64_t)size);
-        TNI_TRY(tni_input_read(&file->in, at, chunk, n));
-        if (at == 0) memset(chunk + TNI_CHECKSUM_AT, '0', 8); /* in the header: it fits */
-        *crc = crc32_z(*crc, (unsigned char *)chunk, n);
-    }
-    return TN_OK;
-}
-
 tn_status tni_safetensors_verify(tni_safetensors *file)
 {
     const char *wanted = tni_safetensors_string(file, TNI_CHECKSUM);
     if (!wanted) return TN_OK;
-    const size_t size = (size_t)1 << 16;
-    char *chunk = tni_alloc(size);
-    if (!chunk) return tni_pending();
-    uLong crc;
-    tn_status status = crc_of(file, chunk, size, &crc);
-    tni_free(chunk, size);
+    const int64_t behind = TNI_CHECKSUM_AT + 8, rest = file->in.size - behind;
+    uint32_t crc = 0;
+    const tni_scan scan = { .crc = &crc };
     char digits[17];
-    snprintf(digits, sizeof digits, "%08lx", crc);
-    if (status == TN_OK && strcmp(digits, wanted))
-        status = bad(file, "the checksum is %s, not %.16s: damaged, or changed by another program",
-                     digits, wanted);
-    return status;
+    TNI_TRY(tni_input_scan(&file->in, 0, TNI_CHECKSUM_AT, scan));
+    crc = (uint32_t)crc32_z(crc, (const unsigned char *)"00000000", 8); /* in place of its digits */
+    if (rest > 0) TNI_TRY(tni_input_scan(&file->in, behind, (size_t)rest, scan));
+    snprintf(digits, sizeof digits, "%08x", (unsigned)crc);
+    if (!strcmp(digits, wanted)) return TN_OK;
+    return bad(file, "the checksum is %s, not %.16s: damaged, or changed by another program",
+               digits, wanted);
 }

@@ -6,8 +6,7 @@
  * holes. Source: the format's description, huggingface/safetensors README; limits of our own: see
  * safetensors.c.
  */
-#ifndef TNI_SAFETENSORS_H
-#define TNI_SAFETENSORS_H
+#pragma once
 
 #include <tenon/io.h>
 
@@ -52,35 +51,20 @@ typedef struct tni_safetensor {
     int64_t begin, end; /* in the data area */
 } tni_safetensor;
 
-/* Another name of a tensor; it has no entry of its own. */
-typedef struct tni_tie {
-    const char *name;
-    int entry;
-} tni_tie;
-
-typedef struct tni_version {
-    const char *path; /* of a module */
-    int version;
-} tni_version;
-
 typedef struct tni_safetensors {
     tni_input in;
     int64_t data; /* where the data area begins */
     char *header; /* all names and strings are in it */
     size_t header_bytes;
-    tni_names entries, pairs, ties, versions; /* of these arrays, in the order of the header: */
+    tni_names entries, pairs; /* of these arrays, in the order of the header: */
     tni_safetensor *entry;
     tni_pair *pair; /* of the metadata */
-    tni_tie *tie;
-    tni_version *version;
 } tni_safetensors;
 
 /* Opens and checks everything but the data. On failure nothing is left open. */
 tn_status tni_safetensors_open(tni_safetensors *file, const char *function, const char *path);
-/* Reads one tensor: CPU, current scope. */
+/* One tensor, unread where its values are as tenon keeps them; current scope. */
 tn_tensor *tni_safetensors_tensor(tni_safetensors *file, const tni_safetensor *entry);
-/* The entry with a name; NULL without a message. */
-const tni_safetensor *tni_safetensors_find(const tni_safetensors *file, const char *name);
 /* The metadata whose keys do not begin with skip ("": all); current scope. */
 tn_status tni_safetensors_metadata(const tni_safetensors *file, const char *skip, tn_metadata *out);
 /* The value of a key, NULL if absent; lives as long as the file is open. */
@@ -91,8 +75,6 @@ void tni_safetensors_close(tni_safetensors *file);
 bool tni_same_part(const char *a, const char *b);
 /* TN_E_FORMAT if the file has a checksum that does not match. Reads all of it. */
 tn_status tni_safetensors_verify(tni_safetensors *file);
-/* Fills ties and versions from the metadata. (safetensors_list.c) */
-tn_status tni_safetensors_take_up(tni_safetensors *file);
 
 typedef struct tni_writing {
     const tn_metadata *own, *metadata; /* the library's pairs, then the caller's; NULL: none */
@@ -116,7 +98,3 @@ bool tni_old_tie(const tni_map *stored, bool checkpoint, const char *key, const 
 /* CRC-32 of the whole file with its own 8 digits as 0; the first pair, so its place is fixed. */
 #define TNI_CHECKSUM "tenon.crc32"
 #define TNI_CHECKSUM_AT (8 + (int64_t)sizeof "{\"__metadata__\":{\"" TNI_CHECKSUM "\":\"" - 1)
-const char *tni_safetensors_dtype_name(tn_dtype dtype); /* "F32" */
-int tni_safetensors_rank(tn_dtype dtype);               /* in the reference's order of writing */
-
-#endif

@@ -7,7 +7,6 @@
 #include "io/choice.h"
 #include "io/json.h"
 #include "nn/module.h"
-#include "optim/optim.h"
 
 #define bad(file, ...) tni_input_bad(&(file)->in, __VA_ARGS__)
 
@@ -47,73 +46,68 @@ static bool has_old_ties(const tni_safetensors *file)
     return tni_safetensors_string(file, TNI_WRITER) && !tni_safetensors_string(file, TNI_TIES);
 }
 
-static tn_status add_tie(tni_safetensors *file, const char *name, const char *stored)
+/* ---- objects in the metadata ----------------------------------------------------------------- */
+
+/* Takes a pair: its value, or NULL for what is no string, or 0 for what is no integer. */
+typedef tn_status taker(const tni_safetensors *file, tn_list *list, const char *name,
+                        const char *text, int64_t number);
+
+static tn_status read_object(const tni_safetensors *file, const char *key, tn_list *list,
+                             taker *take)
 {
-    tni_tie tie = { name, tni_names_find(&file->entries, stored) };
-    int added = tni_names_add(&file->ties, &file->tie, &tie, sizeof tie);
-    if (!added) return bad(file, TNI_TIES ": %.64s is there twice", name);
-    return added > 0 ? TN_OK : tni_pending();
+    char *text = (char *)tni_safetensors_string(file, key); /* ours: reading destroys it */
+    if (!text) return TN_OK;
+    tni_json json = tni_json_of(text, strlen(text)), *j = &json;
+    int64_t left = tn_get_file_limits().tensors;
+    const bool object = tni_json_open(j, '{');
+    for (const char *name; object && tni_json_next(j, '}') && (name = tni_json_key(j));) {
+        int64_t number = 0;
+        if (left-- == 0) return bad(file, "%s: too many pairs (tn_set_file_limits)", key);
+        const char *string = tni_json_string(j);
+        if (!string) tni_json_integer(j, &number);
+        if (!j->problem) TNI_TRY(take(file, list, name, string, number));
+    }
+    if (object) tni_json_end(j);
+    if (j->problem) return tni_json_bad(&file->in, key, j);
+    return object ? TN_OK : bad(file, "%s is not an object", key);
 }
 
 /* A tie is ignored if another program has removed the tensor or stored it in full. */
-static tn_status read_ties(tni_safetensors *file, char *text)
+static tn_status take_tie(const tni_safetensors *file, tn_list *list, const char *name,
+                          const char *stored, int64_t number)
 {
-    const bool checkpoint = is_checkpoint(file);
-    tni_json json = tni_json_of(text, strlen(text)), *j = &json;
-    bool object = tni_json_open(j, '{');
-    const char *name, *stored;
-    while (object && tni_json_next(j, '}') && (name = tni_json_key(j))) {
-        stored = tni_json_string(j);
-        object = stored;
-        if (!stored || !can_be_tie(&file->entries.places, checkpoint, name, stored)) continue;
-        TNI_TRY(add_tie(file, name, stored));
-    }
-    if (object) tni_json_end(j);
-    if (j->problem) return tni_json_bad(&file->in, TNI_TIES, j);
-    return object ? TN_OK : bad(file, TNI_TIES " is not an object of strings");
+    (void)number;
+    if (!stored) return bad(file, TNI_TIES ": %.64s is not a string", name);
+    if (!can_be_tie(&file->entries.places, is_checkpoint(file), name, stored)) return TN_OK;
+    const tn_entry *known = tni_list_find(list, stored);
+    if (tni_list_find(list, name)) return bad(file, TNI_TIES ": %.64s is there twice", name);
+    if (!known) return TN_OK;      /* it was left out */
+    const tn_entry entry = *known; /* a copy: the list may move */
+    return tni_list_push(list, "", "", name, entry);
 }
 
-static tn_status read_versions(tni_safetensors *file, char *text)
+static tn_status take_version(const tni_safetensors *file, tn_list *list, const char *path,
+                              const char *text, int64_t version)
 {
-    tni_json json = tni_json_of(text, strlen(text)), *j = &json;
-    if (!tni_json_open(j, '{'))
-        return j->problem ? tni_json_bad(&file->in, TNI_VERSIONS, j)
-                          : bad(file, TNI_VERSIONS " is not an object of numbers");
-    tni_version v;
-    while (tni_json_next(j, '}') && (v.path = tni_json_key(j))) {
-        int64_t version = 0;
-        tni_json_integer(j, &version);
-        if (j->problem) break;
-        if (version < 1 || version > INT32_MAX)
-            return bad(file, TNI_VERSIONS ": %.64s: not a number from 1", v.path);
-        v.version = (int)version;
-        int added = tni_names_add(&file->versions, &file->version, &v, sizeof v);
-        if (!added) return bad(file, TNI_VERSIONS ": %.64s is there twice", v.path);
-        if (added < 0) return tni_pending();
-    }
-    return tni_json_end(j) ? TN_OK : tni_json_bad(&file->in, TNI_VERSIONS, j);
+    if (text || version < 1 || version > INT32_MAX)
+        return bad(file, TNI_VERSIONS ": %.64s: not a number from 1", path);
+    if (tn_list_version(list, path)) return bad(file, TNI_VERSIONS ": %.64s is there twice", path);
+    return tni_list_push_version(list, path, (int)version);
 }
 
-tn_status tni_safetensors_take_up(tni_safetensors *file)
+static tn_status add_ties(const tni_safetensors *file, tn_list *list)
 {
-    /* the strings are the library's own, so reading may destroy them */
-    char *ties = (char *)tni_safetensors_string(file, TNI_TIES);
-    char *versions = (char *)tni_safetensors_string(file, TNI_VERSIONS);
-    TNI_TRY(ties ? read_ties(file, ties) : TN_OK);
-    const bool old = has_old_ties(file), checkpoint = is_checkpoint(file);
+    const bool old = has_old_ties(file);
+    TNI_TRY(read_object(file, TNI_TIES, list, take_tie));
     for (int i = 0; old && i < file->pairs.n; i++) {
         const tni_pair *pair = &file->pair[i];
-        if (tni_old_tie(&file->entries.places, checkpoint, pair->key, pair->value))
-            TNI_TRY(add_tie(file, pair->key, pair->value));
+        if (tni_old_tie(&file->entries.places, is_checkpoint(file), pair->key, pair->value))
+            TNI_TRY(take_tie(file, list, pair->key, pair->value, 0));
     }
-    if (versions) TNI_TRY(read_versions(file, versions));
-    const int64_t most = tn_get_file_limits().tensors;
-    if (file->entries.n + (int64_t)file->ties.n > most)
-        return bad(file, "%d tensors and %d ties" TNI_MOST_READ, file->entries.n, file->ties.n,
-                   most);
-    if (file->versions.n > most)
-        return bad(file, TNI_VERSIONS " of %d modules" TNI_MOST_READ, file->versions.n, most);
-    return TN_OK;
+    const int64_t n = file->entries.n, most = tn_get_file_limits().tensors;
+    if (list->n <= most) return TN_OK;
+    return bad(file, "%" PRId64 " tensors and %" PRId64 " ties" TNI_MOST_READ, n, list->n - n,
+               most);
 }
 
 /* ---- strings --------------------------------------------------------------------------------- */
@@ -140,88 +134,26 @@ tn_status tni_safetensors_metadata(const tni_safetensors *file, const char *skip
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-/* The part that a name belongs to (NULL: none that is read); *rest: the name within it. */
-static const tni_reading *part_of(const tni_map *parts, const char *name, const char **rest)
+static tn_status add_tensors(tni_safetensors *file, tni_choice *choice, tn_list *list)
 {
-    const tni_reading *all = tni_map_get(parts, "");
-    const char *dot = strchr(name + (name[0] == '.'), '.'); /* parts.c has names like ".a.b" */
-    size_t n = dot ? (size_t)(dot - name) : strlen(name);
-    *rest = all ? name : name + n + (dot != NULL);
-    return all ? all : tni_map_get_name(parts, name, n);
-}
-
-/* Whether rest of a name is one within its part: "model" alone names a module, no tensor. */
-static bool is_within(const char *name, const char *rest)
-{
-    return rest == name || rest[-1] == '.';
-}
-
-static tn_status add_tensors(tni_safetensors *file, const tni_map *parts)
-{
-    const tni_reading *all = tni_map_get(parts, "");
     bool picks = false; /* if the key names anything, else all is there to be listed */
-    for (int i = 0; all && all->choice && !picks && i < file->entries.n; i++)
-        picks = !tni_outside(all->choice, file->entry[i].name);
+    for (int i = 0; !picks && i < file->entries.n; i++)
+        picks = !tni_outside(choice, file->entry[i].name);
     for (int i = 0; i < file->entries.n; i++) {
         const tni_safetensor *e = &file->entry[i];
-        const char *name;
-        const tni_reading *part = part_of(parts, e->name, &name);
-        if (!part || !is_within(e->name, name)) continue;
         tn_entry entry = { .kind = TN_PARAMETER, .persistent = true };
-        tni_choice none = { 0 }, *choice = part->choice ? part->choice : &none;
-        if (picks && tni_outside(choice, name)) continue;
+        if (picks && tni_outside(choice, e->name)) continue;
         if (!tni_file_dtype_wanted(e->stored, &choice->o)) {
             TNI_TRY(tni_leave_out(choice, &file->in, e->name, e->stored->safetensors, e->stored));
             continue;
         }
-        bool skipped = part->optimizer && !tni_optim_reads(part->optimizer, name);
-        /* one that is not read has shape and dtype: a 0, expanded */
-        entry.tensor = skipped ? tn_expand(tn_full_as(TN_SCALAR, 0, e->dtype, tn_cpu()), e->shape)
-                               : tni_safetensors_tensor(file, e);
-        TNI_TRY(entry.tensor ? tni_list_push(part->list, "", "", name, entry) : tni_pending());
+        if (choice->weights) /* what cannot be read is said before anything changes */
+            TNI_TRY(tni_input_scan(&file->in, file->data + e->begin, (size_t)(e->end - e->begin),
+                                   (tni_scan){ 0 }));
+        entry.tensor = tni_safetensors_tensor(file, e);
+        TNI_TRY(entry.tensor ? tni_list_push(list, "", "", e->name, entry) : tni_pending());
     }
     return TN_OK;
-}
-
-static tn_status add_ties(const tni_safetensors *file, const tni_map *parts)
-{
-    for (int i = 0; i < file->ties.n; i++) {
-        const char *tie = file->tie[i].name, *of = file->entry[file->tie[i].entry].name;
-        const char *name, *stored;
-        const tni_reading *part = part_of(parts, tie, &name), *other = part_of(parts, of, &stored);
-        if (!part || other != part || !is_within(tie, name) || !is_within(of, stored))
-            continue; /* never in a checkpoint */
-        const tn_entry *known = tni_list_find(part->list, stored);
-        if (!known) continue;          /* it was left out */
-        const tn_entry entry = *known; /* a copy: the list may move */
-        TNI_TRY(tni_list_push(part->list, "", "", name, entry));
-    }
-    return TN_OK;
-}
-
-/* The path of a part's module itself is the part's name. */
-static tn_status add_versions(const tni_safetensors *file, const tni_map *parts)
-{
-    for (int i = 0; i < file->versions.n; i++) {
-        const char *path;
-        const tni_reading *part = part_of(parts, file->version[i].path, &path);
-        if (part) TNI_TRY(tni_list_push_version(part->list, path, file->version[i].version));
-    }
-    return TN_OK;
-}
-
-tn_status tni_safetensors_read(tni_safetensors *file, const tni_map *parts)
-{
-    for (size_t i = 0; i < parts->capacity; i++) {
-        tni_reading *part = parts->cell[i].value;
-        if (part && !(part->list = tn_list_new())) return tni_pending();
-    }
-    tn_scope scope = tn_scope_begin();
-    tn_status status = add_tensors(file, parts);
-    if (status == TN_OK) status = add_ties(file, parts);
-    if (status == TN_OK) status = add_versions(file, parts);
-    tn_scope_end(scope);
-    return status;
 }
 
 /* What a buffer is, by name. Only a description: what is no role of ours, or no JSON, is left. */
@@ -238,12 +170,17 @@ static void add_roles(const tni_safetensors *file, tn_list *list)
     }
 }
 
-tn_list *tni_safetensors_list(tni_safetensors *file, const char *part, tni_choice *choice)
+tn_list *tni_safetensors_list(tni_safetensors *file, tni_choice *choice)
 {
-    tni_reading one = { .choice = choice };
-    tni_map parts = { .names = true };
-    bool read = tni_map_put(&parts, part, &one) > 0 && tni_safetensors_read(file, &parts) == TN_OK;
-    tni_map_free(&parts);
-    if (read && tni_safetensors_string(file, TNI_ROLES)) add_roles(file, one.list);
-    return read ? one.list : NULL;
+    tni_choice none = { 0 };
+    tn_list *list = tn_list_new();
+    tn_status status = list ? TN_OK : tni_pending();
+    TN_SCOPE
+    {
+        if (status == TN_OK) status = add_tensors(file, choice ? choice : &none, list);
+        if (status == TN_OK) status = add_ties(file, list);
+        if (status == TN_OK) status = read_object(file, TNI_VERSIONS, list, take_version);
+    }
+    if (status == TN_OK && tni_safetensors_string(file, TNI_ROLES)) add_roles(file, list);
+    return status == TN_OK ? list : NULL;
 }

@@ -31,8 +31,9 @@ static bool is_tie(const item *it)
 static int by_layout(const void *a, const void *b)
 {
     const item *x = a, *y = b;
-    int d = tni_safetensors_rank(x->tensor->dtype) - tni_safetensors_rank(y->tensor->dtype);
-    return d ? d : strcmp(x->name, y->name);
+    const tni_file_dtype *d = tni_file_dtype_of(x->tensor->dtype),
+                         *e = tni_file_dtype_of(y->tensor->dtype);
+    return d == e ? strcmp(x->name, y->name) : d < e ? -1 : 1;
 }
 
 static int by_name(const void *a, const void *b)
@@ -192,7 +193,7 @@ static void add_tensor(pairs *p, const item *it, size_t *total)
     const tn_tensor *t = it->tensor;
     add_string(p, it->name);
     tni_bytes_printf(p->text, ":{\"dtype\":\"%s\",\"shape\":[",
-                     tni_safetensors_dtype_name(t->dtype));
+                     tni_file_dtype_of(t->dtype)->safetensors);
     for (int k = 0; k < t->shape.rank; k++)
         tni_bytes_printf(p->text, "%s%" PRId64, k ? "," : "", t->shape.size[k]);
     size_t begin = *total;
@@ -253,15 +254,12 @@ static tn_status put(output *out, const void *data, size_t nbytes)
 /* Dense CPU tensors are written directly, others through a copy in row-major order. */
 static tn_status write_tensor(output *out, const item *it)
 {
-    const tn_tensor *t = it->tensor;
-    if (it->nbytes == 0) return TN_OK;
-    if (t->storage->device.type == TN_CPU && tni_is_dense(t))
-        return put(out, tni_data(t), it->nbytes);
-    void *copy = tni_alloc(it->nbytes);
-    if (!copy) return tni_pending();
-    tn_status status = tn_copy_out(t, copy, it->nbytes, t->dtype);
-    if (status == TN_OK) status = put(out, copy, it->nbytes);
-    tni_free(copy, it->nbytes);
+    tn_status status = TN_E_NOMEM;
+    TN_SCOPE TN_NO_GRAD
+    {
+        const tn_tensor *t = tn_contiguous(tn_to(it->tensor, tn_cpu()));
+        status = t ? put(out, tni_data(t), it->nbytes) : tni_pending();
+    }
     return status;
 }
 

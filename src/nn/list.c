@@ -345,13 +345,13 @@ static int record_of(const collector *c, const char *path, const char *prefix)
 /* Adds what a file holds for a module besides its slots; then its hooks may edit the list. */
 static tn_status collect_state(collector *c, tn_module *m, const char *path)
 {
-    tn_status status = m->type->extra_state ? collect_extra(c, m, path) : TN_OK;
-    if (status != TN_OK) return status;
+    if (m->type->extra_state) TNI_TRY(collect_extra(c, m, path));
     bool hooked = tni_has_hook(m, TNI_HOOK_STATE_DICT);
     const char *shown = hooked || c->depth < 2 ? path : ""; /* deeper ones need no text */
     char *prefix = tni_name_new(c->o.prefix, shown, "");
     if (!prefix) return TN_E_NOMEM;
-    if (hooked) status = tni_run_list_hooks(m, TNI_HOOK_STATE_DICT, c->list, prefix, NULL);
+    tn_status status =
+        hooked ? tni_run_list_hooks(m, TNI_HOOK_STATE_DICT, c->list, prefix, NULL) : TN_OK;
     int at = status == TN_OK ? record_of(c, path, prefix) : -1;
     tni_name_free(prefix);
     if (status != TN_OK || at < 0) return status != TN_OK ? status : TN_E_NOMEM;

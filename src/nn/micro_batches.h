@@ -1,6 +1,5 @@
 /* micro_batches.h - a batch in parts, for calls, ranks and checkpoints. */
-#ifndef TNI_MICRO_BATCHES_H
-#define TNI_MICRO_BATCHES_H
+#pragma once
 
 #include <tenon/micro_batches.h>
 
@@ -57,5 +56,3 @@ void tni_batch_free(tni_batch *b); /* NULL is ignored */
 /* tn_move_statistics; biased: in a part, so that the running variance is over n, not n - 1. */
 tn_status tni_move_statistics(tn_tensor *const running[2], tn_tensor *const now[2], int64_t n,
                               double momentum, bool biased);
-
-#endif

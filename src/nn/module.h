@@ -5,8 +5,7 @@
  * buffer or child; it owns one reference. The field of the module's struct that was registered with
  * the slot is a borrowed copy of the slot's pointer; whoever changes the slot updates the field.
  */
-#ifndef TNI_MODULE_H
-#define TNI_MODULE_H
+#pragma once
 
 #include <tenon/nn.h>
 
@@ -274,6 +273,13 @@ tn_list *tni_list_new(const char *function);
 /* tn_state_dict without hooks and extra state: only the model's slots. */
 tn_list *tni_slot_list(tn_module *m);
 
+/* Of tensors of lists, whose values may be in a file yet (io/unread.c): t's; whether they wait
+ * until they are put into `to`; puts them there; a list's, of an optimizer's what it needs. */
+tn_tensor *tni_unread_values(tn_tensor *t);
+bool tni_unread_waits(const tn_tensor *t, const tn_tensor *to);
+tn_status tni_unread_put(tn_tensor *to, tn_tensor *t);
+tn_status tni_unread_fill(tn_list *list, const struct tn_optim *optimizer);
+
 /* The name of extra state within its module. */
 #define TNI_EXTRA_STATE "_extra_state"
 
@@ -311,5 +317,3 @@ tn_status tni_module_widen(const char *function, tn_module *m);
 
 /* This thread's layers draw no initial values. */
 TNI_SHARED extern TNI_THREAD bool tni_init_skipped;
-
-#endif

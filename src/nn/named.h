@@ -5,8 +5,7 @@
  * item's name. A table maps a name to that number, so finding an item is a binary search, and
  * removing one shifts only the shorter side, before or after it.
  */
-#ifndef TNI_NAMED_H
-#define TNI_NAMED_H
+#pragma once
 
 #include "base/base.h"
 #include "base/map.h"
@@ -42,5 +41,3 @@ char *tni_name_new(const char *prefix, const char *path, const char *name);
 void tni_name_free(char *name);
 /* Frees names, table and array. */
 void tni_named_free(tni_named *r, const void *items, int n);
-
-#endif

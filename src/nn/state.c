@@ -15,9 +15,7 @@ typedef struct line {
     int count;
 } line;
 
-static void add_text(line *l, const char *separator, const char *format, ...) TN_PRINTF(3, 4);
-
-static void add_text(line *l, const char *separator, const char *format, ...)
+static void TN_PRINTF(3, 4) add_text(line *l, const char *separator, const char *format, ...)
 {
     const size_t room = sizeof l->text - 4; /* "..." always fits */
     if (l->count++ && l->n < room)
@@ -59,11 +57,6 @@ typedef struct plan {
     line line[LINES];
 } plan;
 
-static tni_slot *slot_of(const tn_entry *e)
-{
-    return tni_slot_of(e->owner, e->name);
-}
-
 /* Equal shapes; a 0-d tensor also takes shape [1]. Source: PyTorch 2.x */
 static bool shape_fits(const tn_tensor *target, const tn_tensor *source)
 {
@@ -97,13 +90,6 @@ static void compare(plan *p, const tn_entry *e, tn_tensor *source)
     p->loaded++;
 }
 
-/* The list's state version for the module of e. */
-static int version_of(const plan *p, const tn_entry *e)
-{
-    const char *dot = strrchr(e->name, '.');
-    return tni_list_version_n(p->state, e->name, dot ? (size_t)(dot - e->name) : 0);
-}
-
 static tn_status compare_all(plan *p)
 {
     tni_map given = { 0 };
@@ -116,12 +102,15 @@ static tn_status compare_all(plan *p)
     for (int i = 0; status == TN_OK && i < p->model->n; i++) {
         const tn_entry *e = &p->model->entry[i];
         const tn_entry *from = tni_list_find(p->state, e->name);
+        const tni_slot *slot = tni_slot_of(e->owner, e->name);
+        const char *dot = strrchr(e->name, '.'); /* behind its module's path */
+        const size_t n = dot ? (size_t)(dot - e->name) : 0;
         if (from)
             compare(p, e, from->tensor);
         else if (tni_map_get(&given, e->tensor)) /* under another name of a tied tensor */
             add_text(&p->line[TIED], ", ", "\"%s\"", e->name);
-        else if (slot_of(e)->since > version_of(p, e))
-            p->steps[p->n++] = (step){ e, e->tensor, TN_NONE, slot_of(e)->since_value, NULL };
+        else if (slot->since > tni_list_version_n(p->state, e->name, n))
+            p->steps[p->n++] = (step){ e, e->tensor, TN_NONE, slot->since_value, NULL };
         else
             status = tn_list_set(p->missing, e->name, TN_NONE);
     }
@@ -143,10 +132,9 @@ static const line *names_of(plan *p, int i, const tn_list *names)
 
 static tn_status verdict(plan *p)
 {
-    static const line none;
     bool strict = !p->options.non_strict;
-    const line *missing = strict ? names_of(p, MISSING, p->missing) : &none;
-    const line *unexpected = strict ? names_of(p, UNEXPECTED, p->unexpected) : &none;
+    const line *missing = names_of(p, MISSING, strict ? p->missing : NULL);
+    const line *unexpected = names_of(p, UNEXPECTED, strict ? p->unexpected : NULL);
     const line *shapes = &p->line[SHAPES], *dtypes = &p->line[DTYPES];
     bool names = missing->count || unexpected->count;
     bool sizes = shapes->count && !p->options.skip_mismatched;
@@ -201,7 +189,10 @@ static tn_status rename_all(plan *p, const tn_list *from)
 static tn_status load_pre(tn_module *m, const char *path, void *user)
 {
     plan *p = user;
-    if (!tni_has_hook(m, TNI_HOOK_LOAD_PRE)) return TN_OK;
+    const bool hooked = tni_has_hook(m, TNI_HOOK_LOAD_PRE);
+    if (hooked || m->type->set_extra_state || p->options.assign)
+        TNI_TRY(tni_unread_fill(p->state, NULL));
+    if (!hooked) return TN_OK;
     char *prefix = tni_name_new("", path, "");
     if (!prefix) return TN_E_NOMEM;
     tn_status status = tni_run_list_hooks(m, TNI_HOOK_LOAD_PRE, p->state, prefix, NULL);
@@ -244,13 +235,14 @@ static tn_tensor *staged(const plan *p, const step *s, const tni_map *written)
 {
     if (p->options.assign) {
         tn_tensor *own = tn_detach(tn_reshape(s->source, s->target->shape));
-        const tn_entry *e = s->entry;
-        if (!own || tni_slot_accepts("tn_load_state_dict", e->owner, slot_of(e), own) != TN_OK)
-            return NULL;
+        tn_module *m = s->entry->owner;
+        const tni_slot *slot = tni_slot_of(m, s->entry->name);
+        if (!own || tni_slot_accepts("tn_load_state_dict", m, slot, own) != TN_OK) return NULL;
         /* named now: nothing may fail once it takes the target's place */
-        return own->name || tn_set_name(own, slot_of(e)->name) == TN_OK ? own : NULL;
+        return own->name || tn_set_name(own, slot->name) == TN_OK ? own : NULL;
     }
-    tn_tensor *y = tn_to_dtype(s->source, s->target->dtype);
+    if (tni_unread_waits(s->source, s->target)) return s->source;
+    tn_tensor *y = tn_to_dtype(tni_unread_values(s->source), s->target->dtype);
     y = tn_to(y, s->target->storage->device);
     if (y && y->shape.rank != s->target->shape.rank) y = tn_reshape(y, s->target->shape);
     if (y && y != s->target && tni_map_get(written, y->storage)) y = tn_clone(y);
@@ -285,7 +277,7 @@ static tn_status take_places(const plan *p, const tni_map *place)
 {
     for (int i = 0; i < p->model->n; i++) {
         const tn_entry *e = &p->model->entry[i];
-        tni_slot *slot = slot_of(e);
+        tni_slot *slot = tni_slot_of(e->owner, e->name);
         tn_tensor *to = tni_map_get(place, slot->tensor);
         if (to) TNI_TRY(tni_slot_assign("tn_load_state_dict", e->owner, slot, to));
     }
@@ -299,7 +291,7 @@ static tn_status copy_all(const plan *p)
         if (tni_none(s->source))
             TNI_TRY(tn_fill_(s->target, s->value));
         else if (!p->options.assign && s->source != s->target)
-            TNI_TRY(tn_copy_(s->target, s->source));
+            TNI_TRY(tni_unread_put(s->target, s->source));
     }
     return p->options.assign ? take_places(p, &p->place) : TN_OK;
 }
@@ -377,9 +369,8 @@ static tn_status load(plan *p, const tn_list *from)
     if (!p->missing || !p->unexpected || !p->model || !p->state) return tni_pending();
     TNI_TRY(p->options.rename ? rename_all(p, from) : TN_OK);
     TNI_TRY(tni_walk(p->root, TNI_EVERY, load_pre, NULL, p));
-    size_t nbytes = TNI_MAX((size_t)p->model->n, 1) * sizeof(step);
-    p->steps = tni_alloc(nbytes);
-    if (!p->steps) return TN_E_NOMEM;
+    size_t nbytes = ((size_t)p->model->n + 1) * sizeof(step);
+    if (!(p->steps = tni_alloc(nbytes))) return TN_E_NOMEM;
     tn_status status = compare_all(p);
     if (status == TN_OK) status = tni_walk(p->root, TNI_EVERY, compare_late, NULL, p);
     bool fits = p->options.skip_mismatched || !p->line[SHAPES].count;
@@ -401,8 +392,7 @@ tn_status tn_load_state_dict(tn_module *m, const tn_list *state, tn_load_options
     TNI_SCOPES_STAY;
     plan *p = tni_calloc(sizeof *p);
     if (!p) return TN_E_NOMEM;
-    p->options = o;
-    p->root = m;
+    *p = (plan){ .options = o, .root = m };
     tn_scope scope = tn_scope_begin();
     TN_NO_GRAD status = scope.depth < 0 ? TN_E_NOMEM : load(p, state);
     if (status != TN_OK) p->loaded = 0;

@@ -4,8 +4,7 @@
  * An optimizer is a type (tn_optim_type: its numbers, its states, its rule), groups (rate, decay,
  * numbers) and parameters (name, tensor, state). Nothing here depends on a particular optimizer.
  */
-#ifndef TNI_OPTIM_H
-#define TNI_OPTIM_H
+#pragma once
 
 #include "optim/serializer.h"
 #include "autograd/hook_list.h"
@@ -133,5 +132,3 @@ tni_staged *tni_optim_stage(tn_optim *opt, const tn_list *state);
 bool tni_optim_reads(const tn_optim *opt, const char *name);
 tni_staged *tni_scheduler_stage(tn_scheduler *s, const tn_list *state);
 tni_staged *tni_scaler_stage(tn_scaler *s, const tn_list *state);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * Every schedule but plateau gives the rate of any step, so to resume is to set the step.
  */
-#ifndef TNI_SCHEDULER_H
-#define TNI_SCHEDULER_H
+#pragma once
 
 #include "optim/optim.h"
 
@@ -63,5 +62,3 @@ tn_scheduler *tni_plateau_of(tn_scheduler *s);
  * the last to step would win. */
 tn_status tni_scheduler_alone(const char *function, const tn_scheduler *s);
 extern const tni_schedule tni_schedule_plateau;
-
-#endif

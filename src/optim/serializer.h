@@ -6,8 +6,7 @@
  * field into a list. Loading looks each one up there, notes what does not fit, and names all of it
  * in one message. One function serves both, so saving and loading cannot differ.
  */
-#ifndef TNI_SERIALIZER_H
-#define TNI_SERIALIZER_H
+#pragma once
 
 #include <tenon/nn.h>
 
@@ -73,5 +72,3 @@ void tni_serializer_note(tni_serializer *f, int misfit, const char *format, ...)
 /* Loading: sets what has no field of its own: `size` bytes, 8 at most, or a tensor. */
 void tni_serializer_set(tni_serializer *f, void *place, const void *value, size_t size);
 void tni_serializer_set_tensor(tni_serializer *f, tn_tensor **place, tn_tensor *t);
-
-#endif

@@ -2,8 +2,7 @@
  * missing.h - included first in every file that is compiled for a browser: what glibc has and musl,
  * emscripten's C library, has not.
  */
-#ifndef TNI_WEB_MISSING_H
-#define TNI_WEB_MISSING_H
+#pragma once
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -28,5 +27,3 @@ static inline int on_exit(void (*f)(int status, void *user), void *user)
     (void)f, (void)user;
     return 0;
 }
-
-#endif

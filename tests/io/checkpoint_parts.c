@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "io/cases.h"
-#include "io/io.h"
+#include "io/choice.h"
 #include "nn/module.h"
 
 /* ---- generators, ties, versions -------------------------------------------------------------- */
@@ -171,7 +171,7 @@ START_TEST(parts_are_checked)
         { { .parts = &a }, TN_E_INVALID, "n_parts 0 with parts" },
         { { .metadata.key = strings },
           TN_E_INVALID,
-          "metadata of 0 pairs, with strings: want as many keys and values" },
+          "metadata of 0 pairs without values: want as many keys and values" },
         { { .parts = twice, .n_parts = 2 },
           TN_E_NAME,
           "two parts are named \"a\": want a name for each" },
@@ -204,12 +204,12 @@ START_TEST(ties_and_versions)
     assert_ok(tn_checkpoint_save(&c, in_folder("tied")));
     tni_safetensors file;
     assert_ok(tni_safetensors_open(&file, "test", in_folder("tied")));
-    ck_assert_ptr_nonnull(tni_safetensors_find(&file, "model.0.weight"));
-    ck_assert_ptr_null(tni_safetensors_find(&file, "model.2.weight"));
-    tn_list *part = tni_safetensors_list(&file, "model", NULL);
-    assert_made(part);
-    ck_assert_int_eq(tn_list_version(part, "1"), tn_list_version(tn_state_dict(m, ""), "1"));
-    ck_assert_int_eq(tn_list_version(part, "1"), 2);
+    ck_assert_int_ge(tni_names_find(&file.entries, "model.0.weight"), 0);
+    ck_assert_int_lt(tni_names_find(&file.entries, "model.2.weight"), 0);
+    tn_list *list = tni_safetensors_list(&file, NULL);
+    assert_made(list);
+    ck_assert_int_eq(tn_list_version(list, "model.1"), tn_list_version(tn_state_dict(m, ""), "1"));
+    ck_assert_int_eq(tn_list_version(list, "model.1"), 2);
     tni_safetensors_close(&file);
     uint64_t hash = hash_of_module(m);
     TN_NO_GRAD assert_ok(tn_fill_(tn_get_parameter(m, "0.weight"), 0));

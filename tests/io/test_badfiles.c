@@ -17,6 +17,7 @@
 
 #include "io/cases.h"
 #include "io/safetensors.h"
+#include "nn/module.h"
 
 void check_error(const char *what, const char *function, const char *path, tn_status status,
                  const char *text)
@@ -177,8 +178,7 @@ static const struct {
     { "{}", 1, "1 bytes follow the last tensor: want none" },
     { "{\"a\\u001b[2J\\nb\":" T("F3", "[]", "[0,4]") "}", 4, /* no escapes in messages */
       "a?[2J?b: dtype F3: " DTYPES },
-    { "{\"__metadata__\":{\"tenon.versions\":\"7\"}}", 0,
-      "tenon.versions is not an object of numbers" },
+    { "{\"__metadata__\":{\"tenon.versions\":\"7\"}}", 0, "tenon.versions is not an object" },
     { "{\"__metadata__\":{\"tenon.versions\":\"{\\\"a\\\":0}\"}}", 0,
       "tenon.versions: a: not a number from 1" },
 };
@@ -186,7 +186,8 @@ static const struct {
 START_TEST(FF_01_H2_headers)
 {
     const char *path = write_header("bad", headers[_i].header, headers[_i].n);
-    refused(headers[_i].header, path, TN_E_FORMAT, headers[_i].text);
+    const bool of_lists = strstr(headers[_i].header, "tenon.versions"); /* not of checkpoints */
+    refuses(headers[_i].header, path, TN_E_FORMAT, headers[_i].text, !of_lists);
 }
 END_TEST
 
@@ -551,7 +552,7 @@ START_TEST(H2_truncated_while_open)
         tni_safetensors file;
         assert_ok(tni_safetensors_open(&file, "here", path));
         ck_assert_int_eq(truncate(path, lengths[i]), 0);
-        ck_assert_ptr_null(tni_safetensors_tensor(&file, &file.entry[0]));
+        ck_assert_ptr_null(tni_unread_values(tni_safetensors_tensor(&file, &file.entry[0])));
         char text[128];
         int64_t at = file.data;
         int64_t begin = lengths[i] > at ? lengths[i] : at;
@@ -566,7 +567,7 @@ START_TEST(H2_truncated_while_open)
     tni_safetensors file;
     assert_ok(tni_safetensors_open(&file, "here", path));
     assert_ok(tn_save_tensors(tn_list_new(), NULL, path));
-    assert_made(tni_safetensors_tensor(&file, &file.entry[0]));
+    assert_made(tni_unread_values(tni_safetensors_tensor(&file, &file.entry[0])));
     tni_safetensors_close(&file);
 }
 END_TEST

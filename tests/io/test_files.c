@@ -269,8 +269,8 @@ START_TEST(FF_03_ties_that_do_not_fit)
         { "{\\\"tie\\\":\\\"a\\\"}", NULL, 3 },
         { "{\\\"tie\\\":\\\"none\\\",\\\"b\\\":\\\"a\\\",\\\"\\\":\\\"a\\\"}", NULL, 2 },
         { "{\\\"t\\\":\\\"a\\\",\\\"t\\\":\\\"b\\\"}", "tenon.ties: t is there twice", 0 },
-        { "[]", "tenon.ties is not an object of strings", 0 },
-        { "{\\\"t\\\":1}", "tenon.ties is not an object of strings", 0 },
+        { "[]", "tenon.ties is not an object", 0 },
+        { "{\\\"t\\\":1}", "tenon.ties: t is not a string", 0 },
         { "{\\\"t\\\"}", "tenon.ties is not JSON: want : at byte 4", 0 },
         { "{} x", "tenon.ties is not JSON: something follows it at byte 3", 0 },
     };
@@ -494,12 +494,12 @@ START_TEST(metadata_of_nothing)
         tn_metadata metadata;
         const char *text;
     } wrong[] = {
-        { { 2, NULL, NULL }, "metadata of 2 pairs whose key is NULL: want as many" },
+        { { 2, NULL, NULL }, "metadata of 2 pairs without keys: want as many" },
         { { 2, one, two }, "metadata.key[1] is NULL" },
         { { 2, two, one }, "metadata.value[1] is NULL" },
-        { { 1, one, NULL }, "metadata of 1 pairs whose value is NULL" },
+        { { 1, one, NULL }, "metadata of 1 pairs without values" },
         { { -1, one, two }, "metadata of -1 pairs" },
-        { { 0, one, NULL }, "metadata of 0 pairs, with strings: want as many keys and values" },
+        { { 0, one, NULL }, "metadata of 0 pairs without values: want as many keys and values" },
     };
     tn_module *m = owned(tn_linear_new(2, 2, (tn_linear_options){ 0 }));
     tn_list *list = tn_state_dict(m, "");

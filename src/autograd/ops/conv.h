@@ -1,6 +1,5 @@
 /* conv.h - what convolutions, pooling and the layers of both share. */
-#ifndef TNI_OPS_CONV_H
-#define TNI_OPS_CONV_H
+#pragma once
 
 #include "autograd/op.h"
 
@@ -10,5 +9,3 @@ tn_tensor *tni_as_images(tn_tensor *x, int axes);
 tn_tensor *tni_as_given(tn_tensor *y, const tn_shape *given, int axes);
 /* Whether a convolution of so many axes takes these numbers; else an error of tn_NAME. */
 tn_status tni_check_conv(const char *name, const tn_conv_spec *spec, int axes, bool transposed);
-
-#endif

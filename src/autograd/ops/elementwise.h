@@ -1,8 +1,7 @@
 /*
  * elementwise.h - what the elementwise, copying and reducing ops share.
  */
-#ifndef TNI_OPS_ELEMENTWISE_H
-#define TNI_OPS_ELEMENTWISE_H
+#pragma once
 
 #include "autograd/op.h"
 #include "tensor/formulas.h"
@@ -46,5 +45,3 @@ tn_tensor *tni_sign(tn_tensor *x); /* sign(x), a constant */
  * needs an integer between the bounds. An infinite bound leaves its side open. */
 tn_status tni_check_bounds(const char *function, double low, double high, tn_dtype dtype,
                            bool *integral);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * products.h - what the ops made of matrix products share.
  */
-#ifndef TNI_PRODUCTS_H
-#define TNI_PRODUCTS_H
+#pragma once
 
 #include "autograd/op.h"
 
@@ -24,5 +23,3 @@ static inline tni_array tni_turned(tni_array a)
 }
 /* tn_linear, but f32 from bf16 and f16: y is not rounded. */
 tn_tensor *tni_linear_wide(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * reduce.h - what reductions over axes share: arguments, shape rule, call of the kernel.
  */
-#ifndef TNI_OPS_REDUCE_H
-#define TNI_OPS_REDUCE_H
+#pragma once
 
 #include "autograd/ops/elementwise.h"
 
@@ -66,5 +65,3 @@ tn_tensor *tni_shared_gradient(const tni_grad *g, tn_tensor *dy, tn_tensor *equa
     {                                                                                              \
         return tni_reduce_along(&op_##name, #tn_name, x, axes, n_axes, keepdim, 0.0);              \
     }
-
-#endif

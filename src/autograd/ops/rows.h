@@ -2,8 +2,7 @@
  * rows.h - what the ops on rows share: arrays as kernels want them, reductions of losses, checks of
  * indices.
  */
-#ifndef TNI_OPS_ROWS_H
-#define TNI_OPS_ROWS_H
+#pragma once
 
 #include "autograd/op.h"
 
@@ -126,5 +125,3 @@ typedef struct tni_axis_map {
 /* The taps of element o, ascending if placed, an edge perhaps repeated; how many. (resample.c) */
 int64_t tni_taps_of(const tni_axis_map *m, bool f64, int64_t o, int64_t *at, double *weight);
 int64_t tni_most_taps(const tni_axis_map *m); /* of an element */
-
-#endif

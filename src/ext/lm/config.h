@@ -1,6 +1,5 @@
 /* config.h - what a config.json says of a language model, checked. */
-#ifndef TENON_EXT_LM_CONFIG_H
-#define TENON_EXT_LM_CONFIG_H
+#pragma once
 
 #include <tenon/lm.h>
 
@@ -55,5 +54,3 @@ tn_status tni_lm_tree(const char *function, const char *path, tni_bytes *text, t
  * that path names. */
 tn_status tni_lm_config_read(tni_lm_config *c, const char *function, const char *path,
                              const char *text);
-
-#endif

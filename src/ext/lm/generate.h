@@ -1,7 +1,6 @@
 /* generate.h - what generation asks of a model, so that tests can give it another; and the choice
  * of a token, row by row. */
-#ifndef TENON_EXT_LM_GENERATE_H
-#define TENON_EXT_LM_GENERATE_H
+#pragma once
 
 #include <tenon/generate.h>
 #include <tenon/lm.h>
@@ -53,5 +52,3 @@ tn_status tni_sampler_process(tni_sampler *s, const float *logits, int64_t row, 
 int64_t tni_sampler_choose(const tni_sampler *s, int64_t row, int64_t step);
 /* log sum exp of n numbers of which the largest is finite. */
 double tni_log_sum_exp(const float *x, int64_t n);
-
-#endif

@@ -1,6 +1,5 @@
 /* model.h - the modules of language models. */
-#ifndef TENON_EXT_LM_MODEL_H
-#define TENON_EXT_LM_MODEL_H
+#pragma once
 
 #include "ext/lm/config.h"
 #include "nn/module.h"
@@ -65,5 +64,3 @@ void tni_lm_decoder_register(tni_lm *m);
 void tni_lm_bert_register(tni_lm *m);
 tn_status tni_lm_bert_forward(const tni_lm *m, int n_in, tn_tensor *const *in, int n_out,
                               tn_tensor **out);
-
-#endif

@@ -6,8 +6,7 @@
  * form, cuts and ids are in wordpiece.c. Each part hands on what it made at once: no list of words
  * is kept.
  */
-#ifndef TENON_EXT_LM_TOKENIZER_H
-#define TENON_EXT_LM_TOKENIZER_H
+#pragma once
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -142,5 +141,3 @@ bool tni_pieces(tni_work *w, const char *word, size_t n); /* the ids of a word *
 bool tni_word_ids(tni_work *w, const char *word, size_t n);
 /* Where a pair is in the table, or the free place for it. */
 tni_pair *tni_pair_place(const tn_tokenizer *t, int32_t left, int32_t right, uint64_t *key);
-
-#endif

@@ -7,8 +7,7 @@
  * attributes. Source: CPython, Lib/pickletools.py (protocol 2); PyTorch, torch/_utils.py for the
  * arguments of the calls, torch/csrc/jit/serialization/pickler.cpp.
  */
-#ifndef TNI_PICKLE_H
-#define TNI_PICKLE_H
+#pragma once
 
 #include "io/io.h"
 
@@ -105,5 +104,3 @@ const tni_pickle_value *tni_pickle_get(const tni_pickle *p, const tni_pickle_val
                                        const char *key);
 /* Whether v is that string. */
 bool tni_pickle_is(const tni_pickle *p, const tni_pickle_value *v, const char *text);
-
-#endif

@@ -54,14 +54,13 @@ static tn_status open_pickle(tni_pt *f)
     const tni_zip_entry *e = tni_zip_find(&f->zip, name);
     if (!e) return bad(f, "no entry %s: not a PyTorch file", name);
     if (e->nbytes > limits.header_bytes)
-        return bad(f, "%s has %" PRId64 " bytes: at most %" PRId64 " are read (tn_set_file_limits)",
-                   name, e->nbytes, limits.header_bytes);
+        return bad(f, "%s has %" PRId64 " bytes" TNI_MOST_READ, name, e->nbytes,
+                   limits.header_bytes);
     if (!script) TNI_TRY(expect(f, "version", "3\n", false));
     TNI_TRY(expect(f, "byteorder", "little", true));
     TNI_TRY(read_bytes(f, e, name, (size_t)e->nbytes));
     f->folder = constants ? "constants" : "data";
     f->pickle.script = script;
-    f->n_places = (size_t)f->zip.n;
     TNI_TRY(tni_pickle_read(&f->pickle, &f->tree.root));
     if (f->pickle.at != f->pickle.n)
         return bad(f, "%s: %zu bytes follow the pickle", name, f->pickle.n - f->pickle.at);
@@ -141,17 +140,17 @@ static tn_status open_old(tni_pt *f)
 
 /* ---- storages and tensors -------------------------------------------------------------------- */
 
-/* Where a storage's bytes are: an archive's entry or, of an old file, *number of a place. */
+/* Where a storage's bytes are, and the archive's entry; NULL: of an old file. */
 static tn_status find_storage(const tni_pt *f, const tni_pickle_storage *s,
-                              const tni_zip_entry **entry, size_t *number)
+                              const tni_zip_entry **entry, struct tni_pt_place *place)
 {
     char name[sizeof s->key + 16];
     snprintf(name, sizeof name, "%s/%s", f->folder, s->key);
     const tni_pickle_storage *all = f->pickle.storages.data;
-    *entry = f->places ? NULL : tni_zip_find(&f->zip, name);
-    if (!f->places && !*entry) return bad(f, "no entry %s", name);
-    *number = f->places ? (size_t)((tni_pickle_storage *)tni_map_get(&f->keys, s->key) - all)
-                        : (size_t)(*entry - f->zip.entry);
+    const tni_zip_entry *e = *entry = f->places ? NULL : tni_zip_find(&f->zip, name);
+    if (!f->places && !e) return bad(f, "no entry %s", name);
+    *place = e ? (struct tni_pt_place){ e->begin, e->nbytes }
+               : f->places[(tni_pickle_storage *)tni_map_get(&f->keys, s->key) - all];
     return TN_OK;
 }
 
@@ -160,33 +159,39 @@ static tn_status storage_of(tni_pt *f, const tni_pickle_storage *s, const tni_fi
                             tn_tensor **known)
 {
     const tni_zip_entry *entry;
-    size_t number = 0;
-    TNI_TRY(find_storage(f, s, &entry, &number));
-    const int64_t size = dtype->bits / 8, n = s->dtype ? s->numel : s->numel / size,
-                  there = entry ? entry->nbytes : f->places[number].nbytes;
-    tn_tensor *t = *known = f->storage[number];
+    struct tni_pt_place at = { 0 };
+    TNI_TRY(find_storage(f, s, &entry, &at));
+    const int64_t size = dtype->bits / 8, n = s->dtype ? s->numel : s->numel / size;
+    tn_tensor *t = *known = tni_map_get(&f->read, (void *)(intptr_t)at.begin);
     int64_t nbytes;
     const bool overflows = __builtin_mul_overflow(n, size, &nbytes);
-    if (overflows || nbytes != there ||
+    if (overflows || nbytes != at.nbytes ||
         (t && (t->dtype != (tn_dtype)dtype->dtype || tni_shape_numel(&t->shape) != n)))
-        return bad(f, "%s/%s holds %" PRId64 " bytes%s%s: want %" PRId64 " elements of %s",
-                   f->folder, s->key, there, t ? " of " : "", t ? tn_dtype_name(t->dtype) : "", n,
-                   tni_file_dtype_kept(dtype) ? tn_dtype_name((tn_dtype)dtype->dtype)
-                                              : dtype->name);
+        return bad(
+            f, "%s/%s holds %" PRId64 " bytes%s%s: want %" PRId64 " elements of %s", f->folder,
+            s->key, at.nbytes, t ? " of " : "", t ? tn_dtype_name(t->dtype) : "", n,
+            tni_file_dtype_kept(dtype) ? tn_dtype_name((tn_dtype)dtype->dtype) : dtype->name);
     if (t) return TN_OK;
-    t = tn_empty_as(TN_SHAPE(n), (tn_dtype)dtype->dtype, tn_cpu());
+    const tni_choice *c = f->tree.choice;
+    const tn_dtype as = (tn_dtype)dtype->dtype;
+    const bool kept = tni_file_dtype_kept(dtype), packed = entry && entry->deflated,
+               unread = (c->weights || c->o.no_values) && kept && as != TN_BOOL && !packed;
+    t = unread ? tni_unread_tensor(&f->zip.in, at.begin, TN_SHAPE(n), as)
+               : tn_empty_as(TN_SHAPE(n), as, tn_cpu());
     if (!t) return tni_pending();
     unsigned char *to = tni_data(t),
-                  *from = to + (size_t)n * tn_dtype_size(t->dtype) - (size_t)nbytes;
-    TNI_TRY(entry ? tni_zip_read(&f->zip, entry, from)
-                  : tni_input_read(&f->zip.in, f->places[number].begin, from, (size_t)nbytes));
+                  *from = unread ? NULL : to + (size_t)n * tn_dtype_size(as) - (size_t)nbytes;
+    if (!unread || c->weights)
+        TNI_TRY(entry ? tni_zip_read(&f->zip, entry, from)
+                      : tni_input_scan(&f->zip.in, at.begin, (size_t)nbytes,
+                                       (tni_scan){ .data = from }));
     for (int64_t i = 0; t->dtype == TN_BOOL && i < nbytes; i++)
         if (to[i] > 1)
             return bad(f, "%s/%s: byte %" PRId64 " of bool is %d: want 0 or 1", f->folder, s->key,
                        i, to[i]);
-    if (!tni_file_dtype_kept(dtype)) tni_widen(dtype, false, from, (char *)to, (size_t)n);
-    *known = f->storage[number] = t;
-    return TN_OK;
+    if (!kept) tni_widen(dtype, false, from, (char *)to, (size_t)n);
+    *known = t;
+    return tni_map_put(&f->read, (void *)(intptr_t)at.begin, t) < 0 ? TN_E_NOMEM : TN_OK;
 }
 
 tn_tensor *tni_pt_tensor(tni_pt *f, const tni_pickle_tensor *t)
@@ -241,10 +246,7 @@ static tn_status add_versions(tni_pt *f, const tni_pickle_value *part)
     const tni_pickle_dict *metadata = &dicts[dicts[part->number].attribute];
     const int64_t most = tn_get_file_limits().tensors;
     if (metadata->n > most)
-        return bad(f,
-                   "_metadata of %" PRId64 " modules: at most %" PRId64
-                   " are read (tn_set_file_limits)",
-                   metadata->n, most);
+        return bad(f, "_metadata of %" PRId64 " modules" TNI_MOST_READ, metadata->n, most);
     for (int64_t i = metadata->first; i >= 0; i = pairs[i].next) TNI_TRY(add_version(f, &pairs[i]));
     return TN_OK;
 }
@@ -267,8 +269,6 @@ tn_status tni_pt_open(tni_pt *f, const char *function, const char *path, tni_cho
     for (int i = 0; !f->zip.pytorch && i < f->zip.n; i++)
         f->npz |= tni_ends_in(f->zip.entry[i].name, ".npy");
     if (status == TN_OK && !f->npz) status = f->zip.n ? open_pickle(f) : open_old(f);
-    if (status == TN_OK && !(f->storage = tni_calloc_n(f->n_places, sizeof *f->storage)))
-        status = tni_pending();
     if (status != TN_OK) tni_pt_close(f);
     return status;
 }
@@ -277,7 +277,7 @@ void tni_pt_close(tni_pt *f)
 {
     tni_pickle_free(&f->pickle);
     tni_free(f->bytes, f->nbytes);
-    tni_free(f->storage, f->n_places * sizeof *f->storage);
+    tni_map_free(&f->read);
     tni_free(f->places, f->n_places * sizeof *f->places);
     tni_map_free(&f->keys);
     tni_zip_close(&f->zip);

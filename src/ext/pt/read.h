@@ -3,8 +3,7 @@
  * for. What the pickle made is a tree: dicts, lists and tuples, with tensors and other values as
  * leaves. A leaf's path is the keys to it, joined by dots: "optimizer.state.0.step".
  */
-#ifndef TNI_PT_READ_H
-#define TNI_PT_READ_H
+#pragma once
 
 #include "ext/pt/pickle.h"
 #include "ext/pt/zip.h"
@@ -48,7 +47,7 @@ typedef struct tni_pt {
     } * places;   /* of an old file, by storage */
     tni_map keys; /* -> its storage */
     size_t n_places;
-    tn_tensor **storage; /* by entry or place: what it holds, once read */
+    tni_map read; /* where a storage begins -> its tensor */
     tn_list *list;
 } tni_pt;
 
@@ -67,5 +66,3 @@ tn_status tni_pt_optim_check(const char *function, const tn_optim *opt, const ch
                              bool *steps);
 /* PyTorch's key for a number; *place: which of its two values it is, -1: the value itself. */
 const char *tni_pt_number(const char *name, int *place);
-
-#endif

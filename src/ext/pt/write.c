@@ -82,6 +82,16 @@ static tn_status collect(plan *p)
     return TN_OK;
 }
 
+static tn_status check_bytes(const plan *p, const char *what, size_t n)
+{
+    const int64_t limit = tn_get_file_limits().header_bytes;
+    if ((int64_t)n <= limit) return TN_OK;
+    return tni_error(TN_E_INVALID,
+                     "%s: a %s of %zu bytes: at most %" PRId64
+                     " could be read back (tn_set_file_limits)",
+                     p->function, what, n, limit);
+}
+
 /* ---- the pickle ------------------------------------------------------------------------------ */
 
 static void put_code(tni_bytes *b, int code, uint64_t operand, int n)
@@ -253,14 +263,7 @@ static tn_status make_pickle(plan *p)
         put_list(p);
     TNI_TRY(put_versions(b, p->function, p->list));
     tni_bytes_printf(b, "."); /* STOP */
-    const int64_t limit = tn_get_file_limits().header_bytes;
-    if (b->failed) return tni_pending();
-    if ((int64_t)b->n > limit)
-        return tni_error(TN_E_INVALID,
-                         "%s: a pickle of %zu bytes: at most %" PRId64 " could be read back "
-                         "(tn_set_file_limits)",
-                         p->function, b->n, limit);
-    return TN_OK;
+    return b->failed ? tni_pending() : check_bytes(p, "pickle", b->n);
 }
 
 /* ---- the archive ----------------------------------------------------------------------------- */
@@ -269,15 +272,14 @@ static tn_status make_pickle(plan *p)
 static tn_status add_data(tni_zip_writer *zip, const item *it)
 {
     char name[32];
+    tn_status status = TN_E_NOMEM;
     snprintf(name, sizeof name, "data/%d", it->key);
-    const tn_tensor *t = it->tensor;
-    if (!zip->file || it->nbytes == 0 || (t->storage->device.type == TN_CPU && tni_is_dense(t)))
-        return tni_zip_add(zip, name, zip->file && it->nbytes ? tni_data(t) : NULL, it->nbytes);
-    void *copy = tni_alloc(it->nbytes);
-    if (!copy) return tni_pending();
-    tn_status status = tn_copy_out(t, copy, it->nbytes, t->dtype);
-    if (status == TN_OK) status = tni_zip_add(zip, name, copy, it->nbytes);
-    tni_free(copy, it->nbytes);
+    if (!zip->file) return tni_zip_add(zip, name, NULL, it->nbytes);
+    TN_SCOPE TN_NO_GRAD
+    {
+        const tn_tensor *t = tn_contiguous(tn_to(it->tensor, tn_cpu()));
+        status = t ? tni_zip_add(zip, name, tni_data(t), it->nbytes) : tni_pending();
+    }
     return status;
 }
 
@@ -290,11 +292,7 @@ static tn_status write_archive(const plan *p, tni_atomic_file *file, uint64_t *s
     for (int i = 0; status == TN_OK && i < p->list->n; i++)
         if (p->items[i].first == i) status = add_data(&zip, &p->items[i]);
     if (status == TN_OK) status = tni_zip_add(&zip, "version", "3\n", 2);
-    if (status == TN_OK && (int64_t)zip.directory.n > tn_get_file_limits().header_bytes)
-        status = tni_error(TN_E_INVALID,
-                           "%s: a directory of %zu bytes: at most %" PRId64 " could be read back "
-                           "(tn_set_file_limits)",
-                           p->function, zip.directory.n, tn_get_file_limits().header_bytes);
+    if (status == TN_OK) status = check_bytes(p, "directory", zip.directory.n);
     if (status == TN_OK) status = tni_zip_end(&zip);
     tni_bytes_free(&zip.directory);
     *size = zip.at;

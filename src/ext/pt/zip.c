@@ -310,14 +310,15 @@ static tn_status inflate_entry(const tni_zip *zip, const tni_zip_entry *entry, v
 
 tn_status tni_zip_read(const tni_zip *zip, const tni_zip_entry *entry, void *data)
 {
-    tn_status status = entry->deflated
-                           ? inflate_entry(zip, entry, data)
-                           : tni_input_read(&zip->in, entry->begin, data, (size_t)entry->nbytes);
-    if (status != TN_OK || !zip->checked) return status;
-    uint32_t crc = (uint32_t)crc32_z(0, data, (size_t)entry->nbytes);
-    return crc == entry->crc ? TN_OK
-                             : bad(zip, "%.64s: is damaged: its checksum is %08x, not %08x",
-                                   entry->name, (unsigned)crc, (unsigned)entry->crc);
+    const size_t n = (size_t)entry->nbytes;
+    uint32_t crc = 0;
+    const tni_scan scan = { .data = data, .crc = &crc };
+    TNI_TRY(entry->deflated ? inflate_entry(zip, entry, data)
+                            : tni_input_scan(&zip->in, entry->begin, n, scan));
+    if (entry->deflated) crc = (uint32_t)crc32_z(0, data, n);
+    if (crc == entry->crc || !zip->checked) return TN_OK;
+    return bad(zip, "%.64s: is damaged: its checksum is %08x, not %08x", entry->name, (unsigned)crc,
+               (unsigned)entry->crc);
 }
 
 void tni_zip_close(tni_zip *zip)

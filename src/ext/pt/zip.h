@@ -7,8 +7,7 @@
  * begins at multiples of 64 bytes, so that a file can be mapped. Source: PKWARE, .ZIP File Format
  * Specification (APPNOTE) 6.3.10; caffe2/serialize/inline_container.cc in PyTorch for the padding.
  */
-#ifndef TNI_ZIP_H
-#define TNI_ZIP_H
+#pragma once
 
 #include "base/map.h"
 #include "io/file.h"
@@ -74,8 +73,7 @@ tn_status tni_zip_open(tni_zip *zip, const char *function, const char *path, int
                        int64_t max_directory);
 /* The entry of a name, NULL without a message. */
 const tni_zip_entry *tni_zip_find(const tni_zip *zip, const char *name);
-/* Reads an entry's data, inflated, and checks the checksum if the archive has any. */
+/* Reads an entry's data, inflated, and checks the checksum if the archive has any. data NULL: only
+ * checks a stored entry. */
 tn_status tni_zip_read(const tni_zip *zip, const tni_zip_entry *entry, void *data);
 void tni_zip_close(tni_zip *zip);
-
-#endif

@@ -2,8 +2,7 @@
  * layer.h - what the layers share. Each layer is a struct that begins with tn_module, a type, and a
  * constructor made of the same public calls as a user's own module.
  */
-#ifndef TNI_LAYER_H
-#define TNI_LAYER_H
+#pragma once
 
 #include <tenon/lora.h>
 
@@ -101,5 +100,3 @@ TNI_SHARED extern const tn_module_type tni_lora_type;
 
 /* The ModuleList of an encoder or decoder; NULL (no message) for any other module. */
 tn_module *tni_encoder_layers(const tn_module *m);
-
-#endif
