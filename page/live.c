@@ -149,14 +149,14 @@ static const char *build(void)
         drop();
         return text;
     }
+    tn_train(live.model.net, !live.eval);
     tn_list *slots = tn_state_dict(live.model.net, "");
     live.start = tn_list_new();
     for (int i = 0; i < slots->n; i++)
         if (tn_list_add(live.start, slots->entry[i].name,
                         tn_clone(tn_detach(slots->entry[i].tensor))) != TN_OK)
             return said(tn_error_status());
-    live.step = live.at = live.ordered = 0;
-    live.seconds = live.factor = 0;
+    live.seconds = live.factor = live.step = live.at = live.ordered = 0;
     live.last_loss = live.norm = NAN;
     for (int i = 0; i < 4; i++) live.score[i] = NAN;
     return renew_optimizer();
@@ -228,7 +228,6 @@ static tn_tensor *call_apart(tn_tensor *x)
 static tn_tensor *probabilities(tn_tensor *x)
 {
     tn_tensor *out = call_apart(x);
-    if (!out) return NULL;
     return live.data.kind == LIVE_POINTS ? tn_sigmoid(out) : tn_softmax(out, -1);
 }
 
@@ -270,15 +269,13 @@ static const char *forward(bool retain)
     live.stage = tn_scope_begin(), live.has_stage = true;
     const int n = (int)live.batch;
     tn_tensor *x = next_examples(at, n) ? live_data_batch(&live.data, at, n, &live.y) : NULL;
-    tn_train(live.model.net, !live.eval);
-    tn_tensor *out = x ? live_model_call(&live.model, x, retain) : NULL;
-    live.loss = loss_of(out, live.y);
+    live.loss = loss_of(live_model_call(&live.model, x, retain), live.y);
     if (!live.loss) {
         const char *wrong = said(tn_error_status());
         end_stage();
         return wrong;
     }
-    live.last_loss = tn_item(live.loss);
+    if (retain) live.last_loss = tn_item(live.loss);
     live.part = FORWARD;
     return "";
 }
@@ -313,9 +310,11 @@ static const char *backward(void)
 
 static const char *update(void)
 {
-    const double rise = live.warmup > 0 ? fmin(1, (live.step + 1.0) / live.warmup) : 1;
+    const double rate =
+        live.rate * (live.warmup > 0 ? fmin(1, (live.step + 1.0) / live.warmup) : 1);
     if (live.part != BACKWARD) return "update: want backward before";
-    tn_status status = tn_optim_set_lr(live.opt, -1, live.rate * rise);
+    tn_status status = TN_OK;
+    if (tn_optim_lr(live.opt, 0) != rate) status = tn_optim_set_lr(live.opt, -1, rate);
     if (status == TN_OK) status = tn_optim_step(live.opt);
     live.part = IDLE;
     if (status == TN_OK) live.step++;
@@ -448,6 +447,7 @@ static const char *set(const char *word, const char *value)
     for (int i = 0; i < 3; i++)
         if (strcmp(word, switches[i].name) == 0) {
             *switches[i].to = strcmp(value, switches[i].on) == 0;
+            if (i == 0 && live.model.net) return said(tn_train(live.model.net, !live.eval));
             return i == 2 ? renew_optimizer() : "";
         }
     return NULL;

@@ -48,8 +48,8 @@ typedef struct tn_explain_report {
  *           mode does. And, with opt, "(optimizer)": on copies of both, a step more than quadruples
  *           the loss and a hundredth of it lowers it; or a step a thousand times as long still
  *           lowers it evenly. That runs loss up to three times more, with the copy; not for a loss
- *           below 0.1, several ranks, or L-BFGS. It knows nothing of clipping and schedules, and
- *           nothing is said of values of less than 16 inputs
+ *           below 0.1, several ranks, L-BFGS, or before 10 steps of an optimizer with state. It
+ *           knows nothing of clipping and schedules. Nothing is said of less than 16 inputs' values
  * Ranks     in a run of several, what it says of a gradient holds for this rank, whose number it
  *           gives. Parameters that had no gradient on another rank in the last averaging backward
  *           are findings too: one rank alone may ask, unless loss needs the others (a BatchNorm

@@ -83,7 +83,7 @@ tn_optim_numbers tni_optim_numbers_of(const tn_optim *opt, const tni_optim_param
 static tn_status describe(tn_optim *opt, tni_optim_param *p, int k)
 {
     tn_optim_part *part = &opt->part[k];
-    TNI_TRY(tni_optim_ready(opt, p));
+    if (opt->group[p->group].slots) TNI_TRY(tni_optim_ready(opt, p));
     tn_tensor *const *s = p->state;
     const tn_optim_part now = { .name = p->name,
                                 .p = p->tensor,

@@ -127,6 +127,7 @@ enum { TNI_LIGHT, TNI_HEAVY };
     F(extreme_grad, 0, LIGHT, y == z ? x : (R)0)                                                   \
     F(exp_diff_grad, 0, HEAVY, x * M(exp)(y - z))                                                  \
     F(bce_grad, 0, LIGHT, x * ((y - z) / TN_ABOVE(y * ((R)1 - y), (R)1e-12F)))                     \
+    F(bce_lead, 0, LIGHT, x * ((R)(y > (R)0) - z))                                                 \
     F(norm_grad, 1, HEAVY, z == (R)0 ? (R)0 : x * M(norm_slope)(y, z, p))
 
 /* ---- on integers: the same names; W() wraps around ------------------------------------------- */

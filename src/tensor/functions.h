@@ -32,6 +32,7 @@
     F(softsign, 0, LIGHT, x / ((R)1 + M(abs)(x)))                                                  \
     F(logsigmoid, 0, HEAVY, (x < (R)0 ? x : (R)0) - M(log1p)(M(exp)(-M(abs)(x))))                  \
     F(mish, 0, HEAVY, x * M(mish_gate)(x))                                                         \
+    F(bce_rest, 0, HEAVY, M(log1p)(M(exp)(-M(abs)(x))))                                            \
     F(remainder_scalar, 1, HEAVY, M(remainder)(x, p))
 
 #define TNI_BINARY_FUNCTIONS(F)                                                                    \
@@ -50,6 +51,7 @@
     F(selu_grad, 0, HEAVY, (R)TNI_SELU_SCALE * (y > (R)0 ? x : x * ((R)TNI_SELU_ALPHA * M(exp)(y))))\
     F(gelu_grad, 0, HEAVY, x * M(gelu_slope)(y))                                                   \
     F(gelu_tanh_grad, 0, HEAVY, x * M(gelu_tanh_slope)(y))                                         \
+    F(bce_rest_grad, 0, HEAVY, y > (R)0 ? -(x * M(sigmoid)(-M(abs)(y))) : x * M(sigmoid)(-M(abs)(y)))\
     F(bce, 0, HEAVY, (y - (R)1) * TN_ABOVE(M(log1p)(-x), (R)-100) - y * TN_ABOVE(M(log)(x), (R)-100)) \
     F(hardtanh_grad, 2, LIGHT, ((y <= p) | (y >= q)) ? (R)0 : x)                                   \
     F(hardsigmoid_grad, 0, LIGHT, ((y > (R)-3) & (y < (R)3)) ? x / (R)6 : (R)0)                    \

@@ -202,6 +202,19 @@ START_TEST(learning_rates)
 }
 END_TEST
 
+/* Momentum's first steps are a tenth of later ones, RMSprop's ten times as long. */
+START_TEST(first_steps_of_state_are_not_judged)
+{
+    tn_module *m = owned(tn_linear_new(1, 1, (tn_linear_options){ .no_bias = true }));
+    TN_NO_GRAD assert_ok(tn_fill_(tn_get_parameter(m, "weight"), 0));
+    tn_sgd_options slow = { .lr = 1e-5, .momentum = 0.9 };
+    tn_optim *opt = _i ? owned(tn_rmsprop(tn_parameters(m), (tn_rmsprop_options){ .lr = 0.3 }))
+                       : owned(tn_sgd(tn_parameters(m), slow));
+    assert_ok(tn_explain_training(NULL, m, opt, parabola, tn_ones(TN_SHAPE(1)), &report));
+    ck_assert_msg(report.mistakes == 0, "%s", report.text);
+}
+END_TEST
+
 /* L-BFGS steps with a closure; no error is set on the way, at which TN_TRAP=1 would abort. */
 START_TEST(a_closure_is_not_judged)
 {
@@ -272,6 +285,7 @@ void explain_mistakes_cases(Suite *suite)
     tcase_add_test(t, a_probability_at_the_end_may_be_sure);
     tcase_add_loop_test(t, cells_at_their_ends, 0, 2);
     tcase_add_loop_test(t, learning_rates, 0, 5);
+    tcase_add_loop_test(t, first_steps_of_state_are_not_judged, 0, 2);
     tcase_add_test(t, a_closure_is_not_judged);
     tcase_add_test(t, a_test_in_train_mode);
     tcase_add_loop_test(t, healthy_training, 0, 6);

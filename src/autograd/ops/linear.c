@@ -44,20 +44,15 @@ static tn_status linear_forward(tni_call *c)
 {
     tn_tensor *x = c->in[0], *w = c->in[1];
     const tni_backend *backend = tni_backend_of(x);
-    tni_gemm g = { .dtype = x->dtype, .n = w->shape.size[0], .k = w->shape.size[1], .batch = 1 };
+    int64_t n, row, k = w->shape.size[1], out = w->shape.size[0];
     if (tn_numel(c->out[0]) == 0) return TN_OK;
-    if (!tni_merge_rows(x, &g.m, &g.a_row)) {
+    if (!tni_merge_rows(x, &n, &row)) {
         if (!(x = tni_dense(x))) return tni_pending();
-        tni_merge_rows(x, &g.m, &g.a_row);
+        tni_merge_rows(x, &n, &row);
     }
-    g.a = tni_data(x);
-    g.a_col = x->stride[x->shape.rank - 1];
-    g.b = tni_data(w);
-    g.b_row = w->stride[1];
-    g.b_col = w->stride[0];
-    g.c = tni_data(c->out[0]);
-    g.c_row = g.n;
-    g.sums_f32 = c->out[0]->dtype != x->dtype;
+    tni_array y = { tni_data(c->out[0]), c->out[0]->dtype, 2, { n, out }, { out, 1 } };
+    tni_array rows = { tni_data(x), x->dtype, 2, { n, k }, { row, x->stride[x->shape.rank - 1] } };
+    tni_gemm g = tni_matrix_product(y, rows, tni_turned(tni_array_of(w)));
     tn_status status = tni_product_bias(backend, &g, c->in[2]);
     return status == TN_OK ? backend->gemm(&g) : status;
 }
@@ -94,7 +89,8 @@ static tn_status linear_backward(tni_grad *g)
 TNI_OP(linear, 3, "y_no = sum_i x_ni W_oi + b_o", "dx = dy W; dW = dy^T x; db = sum_n dy",
        linear_shape, linear_forward, linear_backward, .optional = TNI_X(2), .dtypes = TNI_ONE_FLOAT,
        .autocast = TNI_CAST_LOW, .reads = { TNI_X(1), TNI_X(0), 0 },
-       .dense = TNI_X(2) /* of x, rows that merge are enough */)
+       .dense = TNI_X(2) /* of x, rows that merge are enough */,
+       .kernel_grad = tni_linear_kernel_grad)
 
 tn_tensor *tni_linear_wide(tn_tensor *x, tn_tensor *weight, tn_tensor *bias)
 {

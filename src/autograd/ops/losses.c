@@ -7,22 +7,19 @@
  *   huber(k)   m (d - m / 2) with d = x - t, m = clamp(d, -k, k): d^2 / 2 inside, k (|d| - k / 2)
  *              outside; Huber (1964), section 4
  *   smooth_l1  huber(b) / b; Girshick, Fast R-CNN (2015), eq. 3
- *   bce        -t w log sigmoid(x) - (1 - t) log(1 - sigmoid(x)), which is with p = (x > 0), a
- *              constant, (p - t (p + w (1 - p))) x + (1 + (w - 1) t) softplus(-|x|): also outside
- *              [0, 1], where t w softplus(-x) + (1 - t) softplus(x) would subtract large numbers
+ *   bce        -t w log sigmoid(x) - (1 - t) log(1 - sigmoid(x)), which is with p = (x > 0)
+ *              (p - t) x + softplus(-|x|) - (w - 1) t log sigmoid(x): also outside [0, 1], where
+ *              t w softplus(-x) + (1 - t) softplus(x) would subtract large numbers
  *   kl_div     t (log t - log_p), 0 where t is 0, NaN where it is negative or NaN; Kullback and
  *              Leibler (1951)
  *   stirling   t log t - t + log(2 pi t) / 2, which is near log t!, above 1; else 0
  *   triplet    max(margin + |a - p + eps| - |a - n + eps|, 0)
  *
- * bce_loss, of probabilities, is an op of its own: PyTorch cuts logarithms at -100, but not their
- * slopes, whose divisor p (1 - p) is at least 1e-12.
+ * bce_with_logits is an op of its own, since small models take it often. So is bce_loss: PyTorch
+ * cuts its logarithms at -100, but not their slopes, whose divisor p (1 - p) is at least 1e-12.
  */
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/rows.h"
-
-/* Above this, log(1 + exp(x)) - x is below half a bit of f64. */
-static const double SOFTPLUS_LINEAR = 40.0;
 
 tn_tensor *tni_reduce_loss(const char *function, tn_tensor *rows, tn_reduction reduction,
                            tn_dtype dtype)
@@ -127,18 +124,32 @@ tn_tensor *tn_huber_loss(tn_tensor *x, tn_tensor *target, double delta, tn_reduc
     return huber("tn_huber_loss", x, target, delta, 1.0, reduction);
 }
 
-/* w: TN_NONE for 1. */
-static tn_tensor *bce(tn_tensor *x, tn_tensor *t, tn_tensor *w)
+static tn_status bce_with_logits_forward(tni_call *c)
 {
-    if (!x || !t || !w) return NULL;
-    tn_tensor *is_positive = tn_gt_scalar(x, 0), *p = tn_to_dtype(is_positive, x->dtype);
-    tn_tensor *minus_abs = tn_mul(x, tn_add_scalar(tn_mul_scalar(p, -2), 1));
-    tn_tensor *rest = tn_softplus(minus_abs, 1.0, SOFTPLUS_LINEAR);
-    if (tni_none(w)) return tn_add(tn_mul(tn_sub(p, t), x), rest);
-    tn_tensor *of_t = tn_where(is_positive, tn_ones_like(p), w);
-    tn_tensor *of_rest = tn_add_scalar(tn_mul(tn_add_scalar(w, -1), t), 1);
-    return tn_add(tn_mul(tn_sub(p, tn_mul(t, of_t)), x), tn_mul(of_rest, rest));
+    tn_tensor *x = c->in[0], *y = c->out[0];
+    const tni_meta like = { y->shape, y->dtype, false };
+    const tni_unary rest = { TNI_U_bce_rest, tni_array_of(y), tni_array_of(x), NULL };
+    tn_tensor *lead = tni_fused3(TNI_T_bce_lead, x, x, c->in[1], NULL, &like, false);
+    if (!lead) return tni_pending();
+    TNI_TRY(tni_backend_of(x)->unary(&rest));
+    return tni_run_binary(TNI_B_add, y, y, lead, NULL);
 }
+
+static tn_status bce_with_logits_backward(tni_grad *g)
+{
+    tn_tensor *x = g->x[0], *t = g->x[1];
+    if (g->need[0])
+        g->dx[0] = tni_composed()
+                       ? tn_mul(g->dy, tn_sub(tn_sigmoid(x), t))
+                       : tn_add(tni_fused3(TNI_T_bce_lead, g->dy, x, t, NULL, g->out, false),
+                                tni_fused2(TNI_B_bce_rest_grad, g->dy, x, NULL, g->out, false));
+    if (g->need[1]) g->dx[1] = tn_neg(tn_mul(g->dy, x));
+    return TN_OK;
+}
+
+TNI_OP(bce_with_logits, 2, "y = (p - t) x + ln(1 + e^-|x|), p = x > 0",
+       "dx = dy (sigmoid(x) - t); dt = -dy x", tni_shape_like_first, bce_with_logits_forward,
+       bce_with_logits_backward, .reads = { TNI_X(0) | TNI_X(1), TNI_X(0) })
 
 tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_weight,
                               tn_reduction reduction)
@@ -146,7 +157,10 @@ tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_we
     if (!is_pair(__func__, &x, &target) || !tni_is_beside(__func__, "pos_weight", &pos_weight, x))
         return NULL;
     tn_scope scope = tn_scope_begin();
-    tn_tensor *rows = bce(tni_wide(x), tni_wide(target), tni_wide(pos_weight));
+    tn_tensor *in[2] = { tni_wide(x), tni_wide(target) }, *w = tni_wide(pos_weight);
+    tn_tensor *rows = tni_apply(&op_bce_with_logits, NULL, 0, 2, in);
+    if (!tni_none(pos_weight))
+        rows = tn_sub(rows, tn_mul(tn_mul(in[1], tn_add_scalar(w, -1)), tn_logsigmoid(in[0])));
     return tni_scope_return(__func__, scope, tni_reduce_loss(__func__, rows, reduction, x->dtype));
 }
 

@@ -93,27 +93,21 @@ static tn_status multiply_batches(const tni_call *c, tni_gemm *g)
     return TN_OK;
 }
 
+/* The last two axes. */
+static tni_array matrix_of(const tn_tensor *t)
+{
+    const int64_t *size = t->shape.size + t->shape.rank - 2,
+                  *stride = t->stride + t->shape.rank - 2;
+    return (tni_array){ tni_data(t), t->dtype, 2, { size[0], size[1] }, { stride[0], stride[1] } };
+}
+
 static tn_status matmul_forward(tni_call *c)
 {
     const tn_tensor *a = c->in[0], *b = c->in[1];
-    const tn_shape *y = &c->out[0]->shape;
-    int ra = a->shape.rank, rb = b->shape.rank;
-    tni_gemm g = { .dtype = a->dtype,
-                   .m = y->size[y->rank - 2],
-                   .n = y->size[y->rank - 1],
-                   .k = a->shape.size[ra - 1],
-                   .batch = 1,
-                   .a_row = a->stride[ra - 2],
-                   .a_col = a->stride[ra - 1],
-                   .b_row = b->stride[rb - 2],
-                   .b_col = b->stride[rb - 1] };
-    if (tn_numel(c->out[0]) == 0) return TN_OK;
-    g.a = tni_data(a);
-    g.b = tni_data(b);
-    g.c = tni_data(c->out[0]);
-    g.c_row = g.n;
+    tni_gemm g = tni_matrix_product(matrix_of(c->out[0]), matrix_of(a), matrix_of(b));
     int64_t rows, distance;
-    if (rb != 2 || !tni_merge_rows(a, &rows, &distance)) return multiply_batches(c, &g);
+    if (tn_numel(c->out[0]) == 0) return TN_OK;
+    if (b->shape.rank != 2 || !tni_merge_rows(a, &rows, &distance)) return multiply_batches(c, &g);
     g.m = rows;
     g.a_row = distance;
     return tni_backend_of(a)->gemm(&g);
@@ -135,6 +129,24 @@ static tn_status matmul_backward(tni_grad *g)
     } else if (g->need[1]) {
         g->dx[1] = tn_matmul(tn_transpose(g->x[0], -1, -2), g->dy);
     }
+    return TN_OK;
+}
+
+/* The products and the sum that the composed gradient takes, without tensors between. */
+tn_status tni_linear_kernel_grad(tni_grad *g)
+{
+    tn_tensor *dy = tni_as_rows(tn_to_dtype(g->dy, g->in[0].dtype)), *x = tni_as_rows(g->x[0]);
+    if (!dy || (g->need[1] && !x)) return tni_pending();
+    const tni_array rows = tni_array_of(dy);
+    const int64_t n = rows.size[0], out = rows.size[1], in = g->in[1].shape.size[1];
+    for (int i = 0; i < 2; i++) {
+        if (!g->need[i]) continue;
+        tni_array dx = { tni_data(g->dx[i]), dy->dtype, 2, { i ? out : n, in }, { in, 1 } };
+        tni_gemm p =
+            tni_matrix_product(dx, i ? tni_turned(rows) : rows, tni_array_of(i ? x : g->x[1]));
+        TNI_TRY(p.m && p.n ? tni_backend_of(dy)->gemm(&p) : TN_OK);
+    }
+    if (g->need[2]) g->dx[2] = tn_sum(dy, (int[]){ 0 }, 1, false);
     return TN_OK;
 }
 

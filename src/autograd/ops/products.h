@@ -21,5 +21,7 @@ static inline tni_array tni_turned(tni_array a)
     return (
         tni_array){ a.data, a.dtype, 2, { a.size[1], a.size[0] }, { a.stride[1], a.stride[0] } };
 }
+/* A kernel_grad: of x, W and b (absent: not needed) of y = x W^T + b. */
+tn_status tni_linear_kernel_grad(tni_grad *g);
 /* tn_linear, but f32 from bf16 and f16: y is not rounded. */
 tn_tensor *tni_linear_wide(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);

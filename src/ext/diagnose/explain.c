@@ -167,7 +167,7 @@ typedef struct trial {
     tn_tensor **step; /* by these */
 } trial;
 
-enum { LONG = 1000, SMALLEST = 10 }; /* losses below 1 / SMALLEST are not judged */
+enum { LONG = 1000, SMALLEST = 10, FORMED = 10 }; /* losses below 1 / SMALLEST are not judged */
 
 /* The copy's loss at p + t d; with an error pending it failed. */
 static double loss_at(const trial *x, double t)
@@ -226,8 +226,8 @@ static void judge_step(const trial *x, double lr, double loss, double slope)
 static void judge_rate(tni_run *r, tn_optim *opt, double loss)
 {
     const size_t n = (size_t)r->leaves->n;
-    if (!n || !(fabs(loss) * SMALLEST >= 1) || !isfinite(loss)) return;
-    if (opt->type->closure || tn_parallel_size() > 1) return;
+    if (!n || tn_parallel_size() > 1 || !(fabs(loss) * SMALLEST >= 1) || !isfinite(loss)) return;
+    if (opt->type->closure || (opt->group[0].slots && opt->steps < FORMED)) return;
     tni_saved_error before;
     tni_error_save(&before);
     tn_error_clear();

@@ -14,11 +14,6 @@
 /* What OpenBLAS maps for each product that runs at the same time, when one first needs it. If the
  * system refuses, 0.3.21 asks again for ever. */
 enum { BLAS_BUFFER = 128 << 20 };
-#if defined __EMSCRIPTEN__
-enum { BLAS_MAPS = 0 }; /* plain/plain.c */
-#else
-enum { BLAS_MAPS = 1 };
-#endif
 
 size_t tni_blas_most = SIZE_MAX;
 static TNI_THREAD int roomy; /* workers for which there was room */
@@ -49,7 +44,7 @@ static bool find_room(int workers)
 
 tn_status tni_blas_room(int workers)
 {
-    if (TNI_LIKELY(workers <= roomy || !BLAS_MAPS)) return TN_OK;
+    if (TNI_LIKELY(workers <= roomy || TNI_PLAIN_BLAS)) return TN_OK;
     pthread_mutex_lock(&tni_locks[TNI_LOCK_BLAS]);
     bool found = find_room(workers);
     pthread_mutex_unlock(&tni_locks[TNI_LOCK_BLAS]);

@@ -102,6 +102,12 @@ void tni_product_thin(const tni_product *p);
 /* C before a product that is then added to it: bias in every row, zeros if `zero`. False when C
  * need not be prepared, because it will be overwritten. A bf16 or f16 C never accumulates. */
 bool tni_product_start(const tni_product *p, bool zero);
+/* Whether plain loops stand in for it (plain/plain.c). */
+#if defined __EMSCRIPTEN__
+enum { TNI_PLAIN_BLAS = 1 };
+#else
+enum { TNI_PLAIN_BLAS = 0 };
+#endif
 /* To be asked before a run of this many lanes that calls BLAS, while nothing has changed: whether
  * OpenBLAS has, or can get, the memory without which it never returns. */
 tn_status tni_blas_room(int lanes);
