@@ -35,7 +35,11 @@ static tni_unread *hold(tni_input *in)
     if (!u) return NULL;
     *u = (tni_unread){ .refs = 1, .in = *in };
     u->in.path = memcpy(u->path, in->path, n);
-    u->range = mmap(NULL, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    /* to be written, too, for who does that all the same; no memory is taken until then */
+    for (int how = PROT_READ | PROT_WRITE; how; how = how & PROT_WRITE ? PROT_READ : 0) {
+        u->range = mmap(NULL, size, how, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (u->range != MAP_FAILED) break;
+    }
     if (u->range != MAP_FAILED) return in->unread = u;
     tni_free(u, sizeof *u + n);
     tni_input_error(in, TN_E_NOMEM, "there are no %zu addresses for it", size);

@@ -497,7 +497,7 @@ START_TEST(refused)
     }
     assert_fails(tn_tensorboard_hparams(log, NULL), TN_E_INVALID, "hparams is NULL");
     assert_fails(tn_tensorboard_hparams(log, &(tn_metadata){ .n = 2 }), TN_E_INVALID,
-                 "key is NULL");
+                 "without keys");
     assert_fails(tn_tensorboard_scalar(NULL, "a", 1, 1), TN_E_INVALID, "log is NULL");
     assert_fails(tn_tensorboard_histogram(log, "a", NULL, 1), TN_E_INVALID, "x is NULL");
     assert_fails(tn_tensorboard_histogram(log, "a", TN_NONE, 1), TN_E_INVALID, "x is TN_NONE");
