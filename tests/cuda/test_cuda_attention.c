@@ -726,6 +726,48 @@ START_TEST(public_interface)
 }
 END_TEST
 
+/* q, k and v side by side in a [B, T, 3, H, D], as they are or each copied before; with two of them
+ * in each other's place the gradients do not lie side by side. */
+static tn_tensor *of_one_block(tn_tensor *x, bool copied, bool swapped)
+{
+    tn_tensor *part[3], *head[3];
+    ck_assert_int_eq(tn_split(x, 16, -1, part, 3), 3);
+    for (int i = 0; i < 3; i++) {
+        tn_tensor *one = copied ? tn_clone(part[i]) : part[i];
+        head[i] = tn_transpose(tn_reshape(one, TN_SHAPE(2, 5, 2, 8)), 1, 2);
+    }
+    return tn_scaled_dot_product_attention(head[swapped ? 1 : 0], head[swapped ? 0 : 1], head[2],
+                                           TN_NONE, true, 0);
+}
+
+/* Gradients of q, k and v that are made where the gradient of what they are parts of wants them:
+ * the same bits, by a launch less. */
+START_TEST(gradients_side_by_side)
+{
+    const tn_dtype of = _i / 2 ? TN_BF16 : TN_F32;
+    const bool swapped = _i % 2;
+    tn_tensor *x = tn_to_dtype(random_as(TN_SHAPE(2, 5, 48), -1, 1, 3, TN_F32), of);
+    assert_made(x = tn_to(x, tn_cuda(0)));
+    assert_ok(tn_set_requires_grad(x, true));
+    uint64_t bits[2];
+    long long launches[2] = { 0, 0 };
+    for (int copied = 0; copied < 2; copied++) {
+        tn_tensor *y = of_one_block(x, copied, swapped);
+        assert_made(y = tn_sum(tn_square(tn_to_dtype(y, TN_F32)), NULL, 0, false));
+        assert_ok(tn_set_grad(x, TN_NONE));
+        launches[copied] = shim() ? host.launches() : copied;
+        assert_ok(tn_backward(y));
+        if (shim()) launches[copied] = host.launches() - launches[copied];
+        bits[copied] = tn_hash(tn_grad(x));
+    }
+    ck_assert(bits[0] == bits[1]);
+    if (swapped)
+        ck_assert_int_eq(launches[0], launches[1] - !shim());
+    else
+        ck_assert_int_lt(launches[0], launches[1]);
+}
+END_TEST
+
 static TCase *fresh_case(Suite *suite, const char *name)
 {
     TCase *t = test_case(suite, name);
@@ -749,5 +791,6 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, failures, 0, 2);
     tcase_add_loop_test(t, too_large, 0, 2);
     tcase_add_loop_test(t, public_interface, 0, 2);
+    tcase_add_loop_test(t, gradients_side_by_side, 0, 4);
     return suite;
 }

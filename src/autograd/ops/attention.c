@@ -202,6 +202,26 @@ static tn_tensor *new_like(const tn_tensor *t, int64_t n)
     return tni_new(&spec, t->storage->device);
 }
 
+/* Gradients for q, k and v. For those that lie side by side in a [B, T, 3, H, D], as the product
+ * that made all three has left them, they are parts of such a block: its backward joins nothing. */
+static bool new_gradients(tn_tensor *const *x, int64_t n, tn_tensor **dx)
+{
+    const int64_t *size = x[0]->shape.size, e = x[1]->offset - x[0]->offset;
+    const int64_t stride[4] = { 3 * e * size[2], size[3], 3 * e, 1 };
+    tni_spec part = { .dtype = x[0]->dtype, .shape = x[0]->shape, .strided = true };
+    bool packed = part.shape.rank == 4 && size[1] * size[3] == e;
+    for (int i = 0; i < 3 && packed; i++)
+        packed = x[i]->storage == x[0]->storage && x[i]->offset == x[0]->offset + i * e &&
+                 tni_shape_equal(&x[i]->shape, &part.shape) &&
+                 memcmp(x[i]->stride, stride, sizeof stride) == 0;
+    const tn_shape all = TN_SHAPE(size[0], size[2], 3, e);
+    tn_tensor *block = packed ? tni_new_dense(&all, part.dtype, x[0]->storage->device) : NULL;
+    memcpy(part.stride, stride, sizeof stride);
+    for (int i = 0; i < 3 && (block || !packed); i++, part.offset += e)
+        if (!(dx[i] = packed ? tni_alias(block, &part) : new_like(x[i], i ? n : 1))) return false;
+    return block || !packed;
+}
+
 /* The backward's kernel: p block by block, from what was saved. */
 static tn_status fused_backward(tni_grad *g)
 {
@@ -209,8 +229,7 @@ static tn_status fused_backward(tni_grad *g)
     tn_tensor *dx[3], *dy = rows(g->dy);
     const int64_t n = sharing(&g->x[0]->shape, &g->x[1]->shape);
     TNI_TRY(dy ? operands(g->args, g->x, &a.of) : tni_pending());
-    for (int i = 0; i < 3; i++)
-        if (!(dx[i] = new_like(g->x[i], i ? n : 1))) return tni_pending();
+    if (!new_gradients(g->x, n, dx)) return tni_pending();
     a.dq = four_axes(dx[0]);
     a.dk = four_axes(dx[1]);
     a.dv = four_axes(dx[2]);

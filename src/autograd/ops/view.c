@@ -410,9 +410,27 @@ static tn_status split_shape(tni_call *c)
     return TN_OK;
 }
 
+/* The parts side by side, if that is how they lie in one storage: x [B, T, 3 H D] that attention
+ * reads gets its gradient from there in one piece. NULL, without an error: they do not. */
+static tn_tensor *adjacent(const tni_grad *g, int axis)
+{
+    const tn_tensor *first = g->dys[0], *t;
+    tni_spec all = { .dtype = g->out[0].dtype, .shape = g->in[0].shape, .strided = true };
+    int64_t next = all.offset = first->offset;
+    memcpy(all.stride, first->stride, sizeof all.stride);
+    for (int k = 0; k < g->n_out; k++, next += t->shape.size[axis] * t->stride[axis]) {
+        t = g->dys[k];
+        if (tni_none(t) || t->storage != first->storage || t->offset != next ||
+            memcmp(t->stride, first->stride, (size_t)t->shape.rank * sizeof *t->stride) != 0)
+            return NULL;
+    }
+    return tni_alias(first, &all);
+}
+
 static tn_status split_backward(tni_grad *g)
 {
     const split_args *a = g->args;
+    if (!tni_composed() && (g->dx[0] = adjacent(g, a->axis))) return TN_OK;
     size_t nbytes = (size_t)g->n_out * sizeof(tn_tensor *);
     tn_tensor **parts = tni_alloc(nbytes);
     if (!parts) return TN_E_NOMEM;
