@@ -11,6 +11,8 @@
  *
  * A large leaf's first cast in a region is not kept, neither here nor by the op that reads it: its
  * backward casts once more (saved.c). A leaf that is read again is cast again, and that one stays.
+ * On a GPU a leaf's storage keeps the cast instead, and an optimizer's kernel writes it together
+ * with the leaf, so that a step casts no weight. It is written only while no graph holds it.
  */
 #include "autograd/graph.h"
 #include "base/map.h"
@@ -80,13 +82,77 @@ bool tni_autocast_copy(tni_map **copy)
     return made;
 }
 
+/* ---- casts that a storage keeps on a GPU ----------------------------------------------------- */
+
+tn_status tni_low_new(const tn_tensor *t, tn_dtype dtype)
+{
+    tni_storage *s = t->storage;
+    tn_drop(s->low);
+    s->low = tn_keep(tni_new_dense(&t->shape, dtype, s->device));
+    if (s->low) atomic_store(&s->low->storage->version, atomic_load(&s->version));
+    return s->low ? TN_OK : tni_pending();
+}
+
+tn_tensor *tni_low_now(const tn_tensor *t, tn_dtype dtype)
+{
+    const tn_tensor *low = t->storage->low;
+    bool now = low && low->dtype == dtype && tni_low_is_new(t->storage) &&
+               tni_shape_equal(&low->shape, &t->shape) && tni_is_dense(t);
+    return now ? t->storage->low : NULL;
+}
+
+void tni_low_written(tni_storage *s)
+{
+    tni_bump_version(s->low);
+    atomic_store(&s->low->storage->version, atomic_load(&s->version));
+}
+
+/* Nobody else holds it: a graph would see new values. What a captured step holds it also writes. */
+tn_tensor *tni_low_of(const tn_tensor *t)
+{
+    tn_tensor *low = t->storage->low;
+    bool whole = low && tni_is_dense(t) && tni_bytes_of(t) == t->storage->nbytes;
+    return whole && (atomic_load(&low->storage->refs) == 1 || tni_host_counts()) ? low : NULL;
+}
+
+tn_status tni_low_refresh(tni_storage *s)
+{
+    if (!s->low || tni_low_is_new(s)) return TN_OK;
+    tni_copy cast = { tni_array_of(s->low), tni_array_of(s->low) };
+    cast.x.data = s->data, cast.x.dtype = TN_F32;
+    tn_status status = s->backend->copy(&cast);
+    if (status == TN_OK) tni_low_written(s);
+    return status;
+}
+
+/* That cast, made, or written anew, where it can be; TN_NONE where it cannot serve. */
+static tn_tensor *cast_low(tn_tensor *leaf, tn_dtype dtype)
+{
+    tni_storage *s = leaf->storage;
+    bool may = !tni_host_counts() && tn_grad_enabled() && (!s->low || tni_low_of(leaf));
+    if (s->device.type == TN_CPU || !tni_is_dense(leaf) || tni_bytes_of(leaf) != s->nbytes)
+        return TN_NONE;
+    if (may && (!s->low || s->low->dtype != dtype)) {
+        if (tni_low_new(leaf, dtype) != TN_OK) return NULL;
+        s->low->storage->version = tn_version(leaf) + 1;
+    }
+    if (may && tni_low_refresh(s) != TN_OK) return NULL;
+    if (!tni_low_now(leaf, dtype)) return TN_NONE;
+    tni_data(leaf); /* a captured step depends on the leaf, too */
+    return tni_cast_kept(leaf);
+}
+
 static tn_tensor *cast_leaf(tn_tensor *leaf, tn_dtype dtype)
 {
     entry *e = kept ? tni_map_get(kept, leaf) : NULL;
     bool again = e && e->dtype == dtype && e->seen->storage == leaf->storage &&
                  e->version == tn_version(leaf);
     if (again && e->cast) return e->cast;
-    tn_tensor *cast = again ? tn_to_dtype(leaf, dtype) : tni_cast_again(leaf, dtype);
+    pthread_mutex_lock(&tni_locks[TNI_LOCK_LOW]); /* threads may share a model */
+    tn_tensor *cast = cast_low(leaf, dtype);
+    pthread_mutex_unlock(&tni_locks[TNI_LOCK_LOW]);
+    if (cast && tni_none(cast))
+        cast = again ? tn_to_dtype(leaf, dtype) : tni_cast_again(leaf, dtype);
     if (!cast || !cast->node) return cast;
     bool stays = again || !tni_is_recomputed(cast->node->op, cast);
     tn_tensor *seen = tni_alias_raw(leaf);
@@ -130,6 +196,7 @@ static tn_tensor *cast_input(tn_tensor *t, tn_dtype dtype)
 {
     if (!takes_part(t) || t->dtype == dtype) return t;
     tn_tensor *y = t->dtype == TN_F32 && t->requires_grad && !t->node ? cast_leaf(t, dtype)
+                   : tni_low_now(t, dtype)                            ? tni_cast_kept(t)
                                                                       : tn_to_dtype(t, dtype);
     /* messages name what was given */
     if (y && t->name && !y->name) y->name = tni_strdup_or_none(t->name);

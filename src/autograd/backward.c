@@ -95,7 +95,8 @@ static tn_tensor *fit(tn_tensor *g, const tni_node *node, int i)
     if (!tni_shape_equal(&g->shape, &meta->shape)) g = sum_to(g, &meta->shape);
     if (!g || g->dtype == meta->dtype) return g;
     if (meta->dtype == TN_F32 && goes_low(&node->edge[i], g->dtype)) return g;
-    return tn_to_dtype(g, meta->dtype);
+    const tn_tensor *low = tni_composed() ? NULL : tni_low_now(g, meta->dtype);
+    return low ? tn_scope_adopt(tni_alias_raw(low)) : tn_to_dtype(g, meta->dtype);
 }
 
 tn_tensor *tni_dy(const tni_grad *g, int i)

@@ -88,6 +88,21 @@ bool tni_save_input(tni_node *node, int i, const tn_tensor *t);
 void tni_saved_free(tni_node *node);
 /* A saved alias with the history of output `index` of a node, in the current scope. */
 tn_tensor *tni_with_history(const tn_tensor *alias, tni_node *from, int index);
+/* Whether a storage's low has its values: they have one version. It has got them; it gets them. */
+static inline bool tni_low_is_new(const tni_storage *s)
+{
+    return s->low && atomic_load(&s->low->storage->version) == atomic_load(&s->version);
+}
+void tni_low_written(tni_storage *s);
+tn_status tni_low_refresh(tni_storage *s);
+/* Gives t's storage a new low of t's shape, for a kernel that writes both. */
+tn_status tni_low_new(const tn_tensor *t, tn_dtype dtype);
+/* t's values in that dtype, if its storage's low has them; else NULL. */
+tn_tensor *tni_low_now(const tn_tensor *t, tn_dtype dtype);
+/* The low of t's storage, if who writes t may write it, too; else NULL. */
+tn_tensor *tni_low_of(const tn_tensor *t);
+/* x as its storage's low, which has x's values. (copy.c) */
+tn_tensor *tni_cast_kept(tn_tensor *x);
 tni_gradmeta *tni_gradmeta_of(tn_tensor *t); /* makes it on demand; NULL when out of memory */
 void tni_gradmeta_drop(tni_gradmeta *gm);
 void tni_node_drop(tni_node *node); /* iterative: any depth */

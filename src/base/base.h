@@ -125,6 +125,7 @@ enum {
     TNI_LOCK_MODULES,
     TNI_LOCK_CAPTURE,
     TNI_LOCK_RANDOM,
+    TNI_LOCK_LOW, /* a weight's copy in half precision (autocast.c) */
     TNI_LOCK_BLAS,
     TNI_LOCK_DEAD,
     TNI_LOCK_MEMORY,

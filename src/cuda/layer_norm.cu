@@ -89,7 +89,7 @@ static inline int64_t ln_rows(const tni_array &x, const tni_norm_rows &r, int64_
 }
 
 template <typename R> struct ln_job {
-    ln_array<R> y, x, w, b;
+    ln_array<R> y, low, x, w, b; /* low: no array, or y once more */
     R *mean, *rstd;
     int64_t n, f;
     double eps;
@@ -222,6 +222,7 @@ template <typename R, int K, int V> static __global__ void layer_norm_warp(ln_jo
             for (int k = 0; k < K; k++) v[k] += b[k];
         }
         ln_write<V>(job.y, i * f, v, f);
+        if (job.low.data) ln_write<V>(job.low, i * f, v, f);
     }
 }
 
@@ -244,8 +245,9 @@ template <typename R> static __global__ void layer_norm_block(ln_job<R> job)
         R rstd = ln_rstd(squares, job);
         if (threadIdx.x == 0) ln_keep(job, i, mean, rstd);
         for (int64_t j = threadIdx.x; j < job.f; j += blockDim.x) {
-            R xh = (x[from + j] - mean) * rstd;
-            job.y.put(from + j, ln_scaled(job, job.channels.at(i, j), xh));
+            R y = ln_scaled(job, job.channels.at(i, j), (x[from + j] - mean) * rstd);
+            job.y.put(from + j, y);
+            if (job.low.data) job.low.put(from + j, y);
         }
     }
 }
@@ -253,7 +255,7 @@ template <typename R> static __global__ void layer_norm_block(ln_job<R> job)
 template <typename R> static tn_status layer_norm(const tni_layer_norm *a)
 {
     ln_job<R> job = {};
-    job.y = a->y, job.x = a->x, job.w = a->weight, job.b = a->bias;
+    job.y = a->y, job.low = a->low, job.x = a->x, job.w = a->weight, job.b = a->bias;
     job.mean = static_cast<R *>(a->mean.data);
     job.rstd = static_cast<R *>(a->rstd.data);
     job.n = ln_rows(a->x, a->rows, &job.f);
@@ -263,7 +265,7 @@ template <typename R> static tn_status layer_norm(const tni_layer_norm *a)
     if (job.f > ROW_IN_WARP || a->rows.groups)
         return TN_LAUNCH((layer_norm_block<R>), row_grid(job.n, 1), ROW_BLOCK, 0, job);
     unsigned blocks = row_grid(job.n, ROW_WARPS);
-    bool whole = ln_whole(job.f, { job.y, job.x, job.w, job.b });
+    bool whole = ln_whole(job.f, { job.y, job.low, job.x, job.w, job.b });
     return ROW_ITEMS(
         job.f, whole
                    ? TN_LAUNCH((layer_norm_warp<R, K, ln_wide<R, K>>), blocks, ROW_THREADS, 0, job)
@@ -278,7 +280,7 @@ tn_status tni_cuda_layer_norm(const tni_layer_norm *a)
 /* ---- gradient: dx ---------------------------------------------------------------------------- */
 
 template <typename R> struct lng_job {
-    ln_array<R> dx, dw, db, dy, x, w;
+    ln_array<R> dx, low, dw, db, dy, x, w; /* low: no array, or dx once more */
     const R *mean, *rstd;
     double *partial;            /* [pieces, 2, f]: dw, db */
     int64_t n, f, rows, pieces; /* rows of a piece */
@@ -346,6 +348,7 @@ static __device__ __forceinline__ void ln_dx_row(const lng_job<R> &job, int64_t 
         for (int k = 0; k < K; k++) g[k] += sum[k];
     }
     ln_write<V>(job.dx, i * f, g, f);
+    if (job.low.data) ln_write<V>(job.low, i * f, g, f);
 }
 
 template <typename R, int K, int V> static __global__ void layer_norm_dx_warp(lng_job<R> job)
@@ -399,6 +402,7 @@ template <typename R> static __global__ void layer_norm_dx_block(lng_job<R> job)
             R dx = row.dx(gw(j), x[from + j] - mean);
             if (job.add) dx += job.dx[from + j];
             job.dx.put(from + j, dx);
+            if (job.low.data) job.low.put(from + j, dx);
         }
     }
 }
@@ -508,7 +512,7 @@ template <typename R> static tn_status ln_dx(const lng_job<R> &job)
     if (job.f > ROW_IN_WARP || job.channels.groups)
         return TN_LAUNCH((layer_norm_dx_block<R>), row_grid(job.n, 1), ROW_BLOCK, 0, job);
     unsigned blocks = row_grid(job.n, ROW_WARPS);
-    bool whole = ln_whole(job.f, { job.dx, job.dy, job.x, job.w });
+    bool whole = ln_whole(job.f, { job.dx, job.low, job.dy, job.x, job.w });
     return ROW_ITEMS(
         job.f,
         whole ? TN_LAUNCH((layer_norm_dx_warp<R, K, ln_wide<R, K>>), blocks, ROW_THREADS, 0, job)
@@ -520,7 +524,7 @@ static tn_status ln_both(const lng_job<float> &job)
 {
     typedef float R;
     unsigned blocks = static_cast<unsigned>(job.pieces);
-    bool whole = ln_whole<R>(job.f, { job.dx, job.dy, job.x, job.w });
+    bool whole = ln_whole<R>(job.f, { job.dx, job.low, job.dy, job.x, job.w });
     tn_status status = ROW_ITEMS(
         job.f,
         whole ? TN_LAUNCH((layer_norm_grad_warp<R, K, ln_wide<R, K>>), blocks, ROW_THREADS, 0, job)
@@ -550,7 +554,7 @@ static int64_t ln_pieces(int64_t n, int64_t f)
 template <typename R> static tn_status layer_norm_grad(const tni_layer_norm_grad *a)
 {
     lng_job<R> job = {};
-    job.dx = a->dx, job.dw = a->dweight, job.db = a->dbias, job.add = a->add;
+    job.dx = a->dx, job.low = a->low, job.dw = a->dweight, job.db = a->dbias, job.add = a->add;
     job.dy = a->dy, job.x = a->x, job.w = a->weight;
     job.mean = static_cast<const R *>(a->mean.data);
     job.rstd = static_cast<const R *>(a->rstd.data);

@@ -30,12 +30,14 @@ enum { THREADS = 256, CHUNK = 4096 };
 /* A tensor as the kernels see it. */
 typedef struct many_item {
     void *p, *s0, *s1, *s2;
+    void *low;                 /* NULL, or where p, which is f32, goes once more */
     const void *g;             /* the gradient, or what p goes towards */
     int64_t n, first;          /* first: the number of its first chunk */
     tni_optim_scalars scalars; /* of an interpolation: rate */
     tn_dtype dtype;
-    int states; /* a bit per state: those of its rule */
-    bool whole; /* everything at 16-byte boundaries */
+    int states;    /* a bit per state: those of its rule */
+    bool whole;    /* everything at 16-byte boundaries */
+    bool low_bf16; /* else f16 */
 } many_item;
 
 /* The block: this, then n_items of the above. */
@@ -114,6 +116,20 @@ static __device__ __forceinline__ void write_four(E *to, int64_t i, int64_t end,
         if (i + k < end) to[i + k] = q.v[k];
 }
 
+/* The copy for products in half precision: rounded from what has just been written as f32. */
+template <typename R>
+static __device__ __forceinline__ void write_low(const many_item &item, int64_t i, int64_t end,
+                                                 bool full, const four<R> &x)
+{
+    four<float> rounded;
+    TN_UNROLL
+    for (int k = 0; k < 4; k++) rounded.v[k] = static_cast<float>(x.v[k]);
+    if (item.low_bf16)
+        write_four(static_cast<bf16 *>(item.low), i, end, full, rounded);
+    else
+        write_four(static_cast<f16 *>(item.low), i, end, full, rounded);
+}
+
 template <typename RULE, typename E>
 static __device__ __forceinline__ void change_chunk(const many_item &item, int64_t begin)
 {
@@ -135,6 +151,7 @@ static __device__ __forceinline__ void change_chunk(const many_item &item, int64
         TN_UNROLL
         for (int k = 0; k < 4; k++) RULE::update(x.v[k], d.v[k], a.v[k], b.v[k], c.v[k], scalars);
         write_four(p, i, end, full, x);
+        if (sizeof(E) == sizeof(float) && item.low) write_low(item, i, end, full, x);
         if (STATES & 1) write_four(s0, i, end, full, a);
         if (STATES & 2) write_four(s1, i, end, full, b);
         if (STATES & 4) write_four(s2, i, end, full, c);
@@ -234,9 +251,11 @@ static many_item item_of(const tni_optim_step *a, int k)
     item.s0 = t->s0;
     item.s1 = t->s1;
     item.s2 = t->s2;
+    item.low = t->low;
+    item.low_bf16 = t->low_dtype == TN_BF16;
     item.scalars = tni_optim_scalars_of(t->numbers);
     item.states = tni_optim_states(t);
-    item.whole = at_16(t->p, t->g) && at_16(t->s0, t->s1) && at_16(t->s2, nullptr);
+    item.whole = at_16(t->p, t->g) && at_16(t->s0, t->s1) && at_16(t->s2, t->low);
     return item;
 }
 

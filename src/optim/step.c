@@ -95,7 +95,7 @@ static tn_status describe(tn_optim *opt, tni_optim_param *p, int k)
     memcpy(part, &now, sizeof now); /* what update may not change is const */
     if (by_update(opt, p->tensor)) return TN_OK;
     tn_tensor *value = tni_dense(p->tensor); /* itself unless strided */
-    tn_tensor *g = tni_dense(part->g);
+    tn_tensor *g = tni_dense(part->g), *low = value ? tni_low_of(value) : NULL;
     if (!value || !g) return tni_pending();
     opt->call[k] = (tni_optim_tensor){
         .dtype = value->dtype,
@@ -105,6 +105,8 @@ static tn_status describe(tn_optim *opt, tni_optim_param *p, int k)
         .s0 = s[0] ? tni_data(s[0]) : NULL,
         .s1 = s[1] ? tni_data(s[1]) : NULL,
         .s2 = s[2] ? tni_data(s[2]) : NULL,
+        .low = low ? tni_data(low) : NULL,
+        .low_dtype = low ? low->dtype : TN_F32,
         .numbers = &part->numbers,
     };
     return TN_OK;
@@ -171,14 +173,17 @@ static tn_status finish(tn_optim *opt)
     opt->reused = false;
     for (int i = 0; i < opt->n; i++) {
         tni_optim_param *p = &opt->param[i];
+        bool low = false;
         if (!p->taken) continue; /* an update may have changed gradients since */
         if (!tni_optim_elsewhere(opt, p)) {
-            tn_status copied = by_update(opt, p->tensor) ? tni_optim_write(&opt->part[n])
-                                                         : write_back(p, &opt->call[n]);
+            bool made = by_update(opt, p->tensor);
+            tn_status copied = made ? tni_optim_write(&opt->part[n]) : write_back(p, &opt->call[n]);
+            low = !made && opt->call[n].low;
             n++;
             if (copied != TN_OK) status = copied;
         }
         tni_bump_version(p->tensor);
+        if (low) tni_low_written(p->tensor->storage);
         for (int s = 0; s < TN_OPTIM_STATES; s++)
             if (p->state[s]) tni_bump_version(p->state[s]);
         use_up(opt, p->tensor->gm);
@@ -239,6 +244,7 @@ tn_status tn_optim_step(tn_optim *opt)
     tn_status status = run_hooks(opt, false);
     tni_optim_release(opt);
     if (status == TN_OK) status = TNI_NOTIFY_OP(starts, tni_optim_label(opt->type));
+    tni_autocast_forget(); /* its casts would hold what the step writes, too */
     if (status == TN_OK) status = prepare(opt, &first, &n);
     if (status == TN_OK && TNI_UNLIKELY(tni_watching) && tni_watching->steps)
         status = tni_watching->steps(tni_watching, opt, n);

@@ -35,6 +35,7 @@ typedef struct tni_storage {
     int64_t seen_as;                     /* its index there */
     tni_watcher *maker;                  /* the watcher when it was made */
     void (*gone)(struct tni_storage *s); /* called, in any thread, before it is freed */
+    tn_tensor *low; /* on a GPU, its values once more in half precision, or NULL (autocast.c) */
 } tni_storage;
 
 /* A buffer is marked with 1, a cache, a constant and what has an average's values (tn_ema_use) with

@@ -253,13 +253,15 @@ typedef struct tni_layer_norm {
     tni_array weight, bias; /* [f], or data NULL */
     double eps;
     tni_norm_rows rows;
+    tni_array low; /* data NULL, or y once more, in half precision (only on a GPU) */
 } tni_layer_norm;
 
 typedef struct tni_layer_norm_grad {
     tni_array dx, dweight, dbias;        /* data NULL: not wanted */
     tni_array dy, x, mean, rstd, weight; /* dy of bf16 or f16, x and dx may be f32 */
     tni_norm_rows rows;
-    bool add; /* dx += */
+    bool add;      /* dx += */
+    tni_array low; /* data NULL, or dx once more, in half precision (only on a GPU) */
 } tni_layer_norm_grad;
 
 /* Statistics and parameters are [c], and may be f32 beside an x of bf16 or f16. */
@@ -456,6 +458,8 @@ typedef struct tni_optim_tensor {
     void *p;
     const void *g;
     void *s0, *s1, *s2;              /* states; NULL where the optimizer has none */
+    void *low;                       /* NULL, or where p, which is f32, is written a second time, */
+    tn_dtype low_dtype;              /* in half precision (only on a GPU) */
     const tn_optim_numbers *numbers; /* prepared by the type; step: of this tensor, from 1 */
 } tni_optim_tensor;
 

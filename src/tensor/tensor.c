@@ -196,6 +196,7 @@ void tni_storage_drop(tni_storage *s)
 {
     if (!tni_last(&s->refs)) return;
     if (TNI_UNLIKELY(s->gone)) s->gone(s);
+    tn_drop(s->low);
     if (s->release)
         s->release(s->user);
     else if (!s->borrowed && !s->inside)

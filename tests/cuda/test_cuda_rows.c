@@ -244,15 +244,30 @@ START_TEST(layer_norm_wide) /* sixteen bytes at a time, or not */
 }
 END_TEST
 
-/* Of bf16 and f16, with an x and a dx of their own dtype or of f32; the gradient
- * put there, or added. */
+/* low on the GPU is the GPU's t, rounded. */
+static void check_low(const twin *t, const twin *low)
+{
+    const tn_dtype half = low->at[GPU].dtype;
+    char *wide = held(t), *got = held(low);
+    for (int64_t i = 0; i < count(t); i++) {
+        uint16_t want;
+        set(&want, half, 0, value(wide, TN_F32, i));
+        double a = value(got, half, i), e = value(&want, half, 0);
+        ck_assert_msg(a == e || (isnan(a) && isnan(e)), "low %" PRId64 " is %g, not %g", i, a, e);
+    }
+    free(wide);
+    free(got);
+}
+
+/* Of bf16 and f16, with an x and a dx of their own dtype or of f32; the result, and the gradient
+ * added to what is there, once more as a low (given: on the GPU, rounded from what is f32). */
 static void half_norm_case(tn_dtype half, bool wide, int64_t n, int64_t f, bool add)
 {
     const tn_dtype in = wide ? TN_F32 : half;
     twin *x = make_as(in, 0, SIZES_OF(n, f)), *y = make_as(in, 0, SIZES_OF(n, f));
     twin *dy = make_as(half, 0, SIZES_OF(n, f)), *dx = make_as(in, 0, SIZES_OF(n, f));
-    twin *w = make(f), *b = make(f), *dw = make(f), *db = make(f);
-    twin *mean = make(n), *rstd = make(n);
+    twin *low = make_as(half, 0, SIZES_OF(n, f)), *w = make(f), *b = make(f), *dw = make(f);
+    twin *db = make(f), *mean = make(n), *rstd = make(n);
     BOTH(y, layer_norm,
          &(tni_layer_norm){ .y = *A(y),
                             .mean = *A(mean),
@@ -260,8 +275,10 @@ static void half_norm_case(tn_dtype half, bool wide, int64_t n, int64_t f, bool 
                             .x = *A(x),
                             .weight = *A(w),
                             .bias = *A(b),
-                            .eps = 1e-5 });
+                            .eps = 1e-5,
+                            .low = wide && side == GPU ? *A(low) : none.at[side] });
     check_near(y, 1, "layer_norm");
+    if (wide) check_low(y, low);
     check_near(mean, 1, "mean");
     upload(mean), upload(rstd);
     BOTH(dx, layer_norm_grad,
@@ -273,10 +290,12 @@ static void half_norm_case(tn_dtype half, bool wide, int64_t n, int64_t f, bool 
                                  .mean = *A(mean),
                                  .rstd = *A(rstd),
                                  .weight = *A(w),
-                                 .add = add });
+                                 .add = add,
+                                 .low = wide && side == GPU ? *A(low) : none.at[side] });
     check_near(dx, f > 2 ? 10 : 1000, "dx");
     check_near(dw, 10 + (double)n / 100, "dweight");
     check_near(db, 10 + (double)n / 100, "dbias");
+    if (wide) check_low(dx, low);
     free_twins();
 }
 

@@ -3,6 +3,7 @@
  *
  * y = x, so dx = dy: the engine casts it to x's dtype; a copy to a device sends its gradient back.
  */
+#include "autograd/graph.h"
 #include "autograd/ops/elementwise.h"
 
 static tn_status copy_forward(tni_call *c)
@@ -46,6 +47,15 @@ CAST(op_cast_again, TNI_RECOMPUTE_CAST)
 tn_tensor *tni_cast_again(tn_tensor *x, tn_dtype dtype)
 {
     return tni_apply(&op_cast_again, &dtype, sizeof dtype, 1, &x);
+}
+
+/* y is in[0], what x keeps as its copy. */
+TNI_OP_AS(op_kept, "to_dtype", 2, "y = x as another dtype", "-; dx = dy as x's dtype",
+          tni_shape_like_first, NULL, tni_passed_on, .dtypes = TNI_ANY_DTYPE, .view = true)
+
+tn_tensor *tni_cast_kept(tn_tensor *x)
+{
+    return tni_apply(&op_kept, NULL, 0, 2, (tn_tensor *[]){ x->storage->low, x });
 }
 
 tn_tensor *tn_to_dtype(tn_tensor *x, tn_dtype dtype)

@@ -12,6 +12,7 @@
  */
 #include <float.h>
 
+#include "autograd/graph.h"
 #include "autograd/ops/rows.h"
 
 typedef struct ln_args {
@@ -55,6 +56,17 @@ static tn_status gn_shape(tni_call *c)
     return norm_shape(c, TN_SHAPE(x->size[1]), TN_SHAPE(x->size[0], groups));
 }
 
+/* On a GPU the kernels write a result of f32 once more, as a low, which its readers in half
+ * precision take: no cast reads it again. */
+static tn_status add_low(tn_tensor *t, tn_dtype dtype, tni_array *low)
+{
+    if (t->storage->device.type == TN_CPU || t->dtype != TN_F32 || !tni_is_half(dtype))
+        return TN_OK;
+    TNI_TRY(tni_low_new(t, dtype));
+    *low = tni_array_of(t->storage->low);
+    return TN_OK;
+}
+
 /* x as the kernels take it. */
 typedef struct ln_sizes {
     int64_t n, f, parameters; /* parameters: elements of weight */
@@ -88,6 +100,7 @@ static tn_status ln_forward(tni_call *c)
                          .bias = rows_array(args->rms ? NULL : c->in[2], 1, s.parameters, 0, 0),
                          .eps = args->eps,
                          .rows = s.rows };
+    if (c->recorded && !args->groups) TNI_TRY(add_low(c->out[0], tni_autocasting, &a.low));
     return tni_backend_of(x)->layer_norm(&a);
 }
 
@@ -166,6 +179,8 @@ static tn_status ln_kernel_grad(tni_grad *g)
                               .weight = rows_array(g->x[1], 1, s.parameters, 0, 0),
                               .rows = s.rows,
                               .add = g->adds };
+    if (g->need[0] && g->edge->node && !args->groups)
+        TNI_TRY(add_low(g->dx[0], g->dy->dtype, &a.low));
     return tni_backend_of(g->dy)->layer_norm_grad(&a);
 }
 

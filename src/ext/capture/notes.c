@@ -232,6 +232,7 @@ tn_status tni_notes_check(const tni_notes *r)
         if (use->member && (use->member->storage != use->storage ||
                             (!use->member->is_parameter && !use->member->is_buffer)))
             return tni_changed(tni_text(use->member), "moved, cast or replaced");
+        TNI_TRY(tni_low_refresh(use->storage));
         if (!use->member && atomic_load(&use->storage->refs) == 1)
             return tni_stale("the step reads a tensor of %zu bytes on the GPU that was made before "
                              "it and that nobody else holds now, so its values cannot change: want "
