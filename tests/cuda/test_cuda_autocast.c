@@ -611,6 +611,20 @@ START_TEST(norms_take_gradients_as_they_come)
 }
 END_TEST
 
+/* Backward of a linear layer: cublasLt makes dW with db, and plain products make the rest. */
+START_TEST(a_bias_takes_no_pass_of_its_own)
+{
+    tn_tensor *x = on_gpu(TN_SHAPE(16, 24), 3, true), *w = on_gpu(TN_SHAPE(32, 24), 4, true);
+    tn_tensor *b = on_gpu(TN_SHAPE(32), 5, true), *y = NULL, *other = NULL;
+    TN_AUTOCAST(halves[_i]) y = tn_linear(x, w, b);
+    long long before = shim() ? host.calls_of("cublasLtMatmul") : 0;
+    assert_ok(tn_backward(tn_sum(tn_mul(y, y), NULL, 0, false)));
+    if (shim()) ck_assert_int_eq(host.calls_of("cublasLtMatmul") - before, 1);
+    TN_NO_GRAD other = tn_sum(tn_mul_scalar(tn_to_dtype(y, TN_F32), 2), TN_AXES(0), false);
+    ck_assert_double_lt(distance(tn_grad(b), other), halves[_i] == TN_BF16 ? 2e-2 : 3e-3);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     op_read_golden();
@@ -629,5 +643,6 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, whole_models_beside_the_cpu, 0, 2 * KINDS);
     tcase_add_loop_test(t, a_step_in_bf16, 0, 2);
     tcase_add_loop_test(test_case(suite, "norms"), norms_take_gradients_as_they_come, 0, 8);
+    tcase_add_loop_test(test_case(suite, "biases"), a_bias_takes_no_pass_of_its_own, 0, 2);
     return suite;
 }

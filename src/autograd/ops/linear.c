@@ -57,19 +57,6 @@ static tn_status linear_forward(tni_call *c)
     return status == TN_OK ? backend->gemm(&g) : status;
 }
 
-/* dW, and db by the product that reads dy for it: a GPU's in half precision sums rows as well. */
-static tn_status weight_and_bias(tni_grad *g, tn_tensor *dy)
-{
-    tn_tensor *x = tni_dense(tni_as_rows(g->x[0])), *from = tni_dense(dy);
-    for (int i = 1; i < 3; i++)
-        g->dx[i] = tni_new_dense(&g->in[i].shape, g->in[i].dtype, g->dy->storage->device);
-    if (!x || !from || !g->dx[1] || !g->dx[2]) return tni_pending();
-    tni_gemm product =
-        tni_matrix_product(tni_array_of(g->dx[1]), tni_turned(tni_array_of(from)), tni_array_of(x));
-    product.a_sums = tni_data(g->dx[2]);
-    return tni_backend_of(x)->gemm(&product);
-}
-
 static tn_status linear_backward(tni_grad *g)
 {
     const tn_shape *x = &g->in[0].shape;
@@ -78,9 +65,6 @@ static tn_status linear_backward(tni_grad *g)
         tn_tensor *dx = tn_matmul(dy, g->x[1]);
         g->dx[0] = x->rank == 2 ? dx : tn_reshape(dx, *x);
     }
-    if (dy && dy->storage->device.type != TN_CPU && tni_is_half(dy->dtype) && g->need[1] &&
-        g->need[2] && !tni_composed())
-        return weight_and_bias(g, dy);
     if (g->need[1]) g->dx[1] = tn_matmul(tn_transpose(dy, 0, 1), tni_as_rows(g->x[0]));
     if (g->need[2]) g->dx[2] = tn_sum(dy, (int[]){ 0 }, 1, false);
     return TN_OK;

@@ -132,21 +132,27 @@ static tn_status matmul_backward(tni_grad *g)
     return TN_OK;
 }
 
-/* The products and the sum that the composed gradient takes, without tensors between. */
+/* The products and the sum that the composed gradient takes, without tensors between. Where a GPU
+ * makes dW in half precision, that product sums the rows of dy as well. */
 tn_status tni_linear_kernel_grad(tni_grad *g)
 {
     tn_tensor *dy = tni_as_rows(tn_to_dtype(g->dy, g->in[0].dtype)), *x = tni_as_rows(g->x[0]);
+    const int64_t out = g->in[1].shape.size[0], in = g->in[1].shape.size[1];
+    const bool sums = g->need[1] && g->need[2] && g->dy->storage->device.type != TN_CPU &&
+                      tni_is_half(g->in[0].dtype) && in > 0 && out > 0;
+    if (sums) dy = tni_dense(dy), x = tni_dense(x);
     if (!dy || (g->need[1] && !x)) return tni_pending();
     const tni_array rows = tni_array_of(dy);
-    const int64_t n = rows.size[0], out = rows.size[1], in = g->in[1].shape.size[1];
     for (int i = 0; i < 2; i++) {
         if (!g->need[i]) continue;
-        tni_array dx = { tni_data(g->dx[i]), dy->dtype, 2, { i ? out : n, in }, { in, 1 } };
+        const int64_t m = i ? out : rows.size[0];
+        tni_array dx = { tni_data(g->dx[i]), dy->dtype, 2, { m, in }, { in, 1 } };
         tni_gemm p =
             tni_matrix_product(dx, i ? tni_turned(rows) : rows, tni_array_of(i ? x : g->x[1]));
+        if (i && sums) p.a_sums = tni_data(g->dx[2]);
         TNI_TRY(p.m && p.n ? tni_backend_of(dy)->gemm(&p) : TN_OK);
     }
-    if (g->need[2]) g->dx[2] = tn_sum(dy, (int[]){ 0 }, 1, false);
+    if (g->need[2] && !sums) g->dx[2] = tn_sum(dy, (int[]){ 0 }, 1, false);
     return TN_OK;
 }
 
