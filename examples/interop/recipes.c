@@ -20,41 +20,11 @@ enum { STEPS = 20, CHANNELS = 6, FEATURES = 5, HIDDEN = 8, CLASSES = 3, SIDE = 8
 typedef struct reader {
     tn_module base;
     tn_module *rnn, *head;
-    bool reset_before; /* Keras's reset_after=False, ONNX's linear_before_reset 0 */
 } reader;
-
-/* x W^T + b with rows [from, from + n) of both. */
-static tn_tensor *with_rows(tn_tensor *x, tn_tensor *w, tn_tensor *b, int64_t from, int64_t n)
-{
-    return tn_linear(x, tn_narrow(w, 0, from, n), tn_narrow(b, 0, from, n));
-}
-
-/* A GRU whose r acts before the product, n = tanh(W_in x + b_in + W_hn (r h) + b_hn), of ops and
- * the layer's weights: tn_gru has r behind it, as PyTorch. The last state, [B, H]. */
-static tn_tensor *last_state(tn_module *gru, tn_tensor *x)
-{
-    tn_tensor *w_ih = tn_get_parameter(gru, "weight_ih_l0"),
-              *w_hh = tn_get_parameter(gru, "weight_hh_l0");
-    tn_tensor *b_ih = tn_get_parameter(gru, "bias_ih_l0"),
-              *b_hh = tn_get_parameter(gru, "bias_hh_l0");
-    const int64_t size = tn_size(w_hh, 1);
-    tn_tensor *a = tn_linear(x, w_ih, b_ih), *h = tn_zeros(TN_SHAPE(tn_size(x, 0), size));
-    for (int64_t t = 0; t < tn_size(x, 1); t++) {
-        tn_tensor *now = tn_select(a, 1, t);
-        tn_tensor *rz = tn_sigmoid(
-            tn_add(tn_narrow(now, 1, 0, 2 * size), with_rows(h, w_hh, b_hh, 0, 2 * size)));
-        tn_tensor *r = tn_narrow(rz, 1, 0, size), *z = tn_narrow(rz, 1, size, size);
-        tn_tensor *n = tn_tanh(tn_add(tn_narrow(now, 1, 2 * size, size),
-                                      with_rows(tn_mul(r, h), w_hh, b_hh, 2 * size, size)));
-        h = tn_add(n, tn_mul(z, tn_sub(h, n)));
-    }
-    return h;
-}
 
 static tn_tensor *reader_forward(tn_module *self, tn_tensor *x)
 {
     reader *m = (reader *)self;
-    if (m->reset_before) return tn_forward(m->head, last_state(m->rnn, x));
     return tn_forward(m->head, tn_select(tn_forward(m->rnn, x), 1, -1));
 }
 
@@ -67,9 +37,9 @@ static tn_module *reader_new(bool reset_before)
     };
     reader *m = tn_module_new(&type);
     if (!m) return NULL;
-    m->reset_before = reset_before;
-    tn_register_module(&m->base, "rnn", &m->rnn,
-                       tn_gru_new(FEATURES, HIDDEN, (tn_recurrent_options){ 0 }));
+    tn_register_module(
+        &m->base, "rnn", &m->rnn,
+        tn_gru_new(FEATURES, HIDDEN, (tn_recurrent_options){ .reset_before = reset_before }));
     tn_register_module(&m->base, "head", &m->head,
                        tn_linear_new(HIDDEN, CLASSES, (tn_linear_options){ 0 }));
     return tn_module_done(&m->base);

@@ -349,6 +349,8 @@ typedef struct tn_recurrent_options {
     bool sequence_first; /* [T, B, features] as PyTorch's default; ours is [B, T, features] */
     bool relu;           /* RNN: in place of tanh */
     int64_t proj_size;   /* LSTM: h = W_hr (o tanh c) of this size, below hidden_size; 0: none */
+    bool reset_before;   /* GRU: n = tanh(W_in x + b_in + W_hn (r h) + b_hn), Cho et al. (2014), as
+                            Keras's reset_after=False and ONNX; 0: r (W_hn h + b_hn), as PyTorch */
 } tn_recurrent_options;
 /**
  * A layer over sequences: tn_rnn, tn_gru or tn_lstm with its weights, from states of 0.
@@ -363,8 +365,8 @@ typedef struct tn_recurrent_options {
  *          weight_hh_lk is [G hidden, proj_size], and weight_hr_lk [proj_size, hidden] comes last;
  *          the steps run with weight_hh weight_hr, a product made once, and the projection of all
  *          steps is one product, too
- * Errors   sizes below 1; dropout with one layer; relu with gates; proj_size without an LSTM or not
- *          below hidden_size
+ * Errors   sizes below 1; dropout with one layer; relu with gates; reset_before without a GRU;
+ *          proj_size without an LSTM or not below hidden_size
  */
 TN_API tn_module *tn_rnn_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
 /** The same with the gates of a GRU. */
@@ -372,7 +374,7 @@ TN_API tn_module *tn_gru_new(int64_t input_size, int64_t hidden_size, tn_recurre
 /** The same with the gates and cell state of an LSTM. */
 TN_API tn_module *tn_lstm_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
 /** One step of one layer: x [B, input_size] -> h [B, hidden_size], or both without B. Parameters
- *  weight_ih, weight_hh, bias_ih, bias_hh. Errors: options other than no_bias and relu. */
+ *  weight_ih, weight_hh, bias_ih, bias_hh. Errors: options but no_bias, relu, reset_before. */
 TN_API tn_module *tn_rnn_cell_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
 /** The same for a GRU. */
 TN_API tn_module *tn_gru_cell_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);

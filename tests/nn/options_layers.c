@@ -217,6 +217,7 @@ static const option_row rows[] = {
     FLAG(tn_recurrent_options, sequence_first, see_recurrent, 0),
     SHOWN_BY(tn_recurrent_options, relu, "nn/test_recurrent.c", "as_in_pytorch"),
     SHOWN_BY(tn_recurrent_options, proj_size, "nn/test_recurrent.c", "as_in_pytorch"),
+    SHOWN_BY(tn_recurrent_options, reset_before, "nn/test_recurrent.c", "reset_before_the_product"),
     REAL(tn_ema_options, decay, .999, .5, 1.5, "decay 1.5", see_ema, 0),
     FLAG(tn_ema_options, equal, see_ema, 0),
     FLAG(tn_ema_options, average_buffers, see_ema, 0),

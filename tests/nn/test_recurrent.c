@@ -6,7 +6,7 @@
  * Seen to fail: with z and 1 - z exchanged in a GRU's step (src/tensor/cells.h), with the states of
  * the second direction taken from the last step (src/nn/layers/recurrent.c), without the gradient
  * of c_n in recurrent.c, with the inner pass of its second derivatives over the inputs themselves,
- * with room for packed weights that are not packed into it.
+ * with room for packed weights that are not packed into it, with z for r before the product.
  */
 #include "ops/op_table.h"
 #include "boxes.h"
@@ -179,10 +179,10 @@ static tn_tensor *packed_squares(tn_module *m, void *user)
 START_TEST(gradients_of_packed_layers)
 {
     tn_manual_seed(3);
-    const tn_recurrent_options o = { .layers = 2,
-                                     .bidirectional = true,
-                                     .proj_size = _i > 2 ? 2 : 0 };
-    tn_module *m = owned(layers[_i > 2 ? 2 : _i](3, 4, o));
+    const tn_recurrent_options o = {
+        .layers = 2, .bidirectional = true, .proj_size = _i == 3 ? 2 : 0, .reset_before = _i == 4
+    };
+    tn_module *m = owned(layers[_i == 4 ? 1 : _i > 2 ? 2 : _i](3, 4, o));
     tn_tensor *x = tn_randn(TN_SHAPE(4, 5, 3));
     assert_ok(tn_module_gradcheck(m, packed_squares, x, (tn_module_gradcheck_options){ 0 }));
     const int64_t lengths[] = { 2, 4, 1, 4 };
@@ -196,6 +196,57 @@ START_TEST(gradients_of_packed_layers)
         assert_close(rest, tn_zeros_like(rest), 0, 0);
         assert_close(tn_narrow(all.h, 1, row, 1), one.h, 1e-6, 1e-6);
     }
+}
+END_TEST
+
+/* Row `row` of the GRU's step by loops, r before the product; h [4] before, then after. */
+static void step_by_loops(tn_module *m, const double *x, double *h)
+{
+    double a[12], s, rh[4], z[4];
+    for (int i = 0; i < 12; i++) {
+        a[i] = tn_at(tn_get_parameter(m, "bias_ih_l0"), TN_INDEX(i)) +
+               tn_at(tn_get_parameter(m, "bias_hh_l0"), TN_INDEX(i));
+        for (int k = 0; k < 3; k++)
+            a[i] += tn_at(tn_get_parameter(m, "weight_ih_l0"), TN_INDEX(i, k)) * x[k];
+    }
+    for (int i = 0; i < 12; i++) {
+        for (int k = 0; k < 4; k++)
+            a[i] +=
+                tn_at(tn_get_parameter(m, "weight_hh_l0"), TN_INDEX(i, k)) * (i < 8 ? h[k] : rh[k]);
+        s = 1 / (1 + exp(-a[i]));
+        if (i < 4) rh[i] = s * h[i];
+        if (i >= 4 && i < 8) z[i - 4] = s;
+    }
+    for (int i = 0; i < 4; i++) h[i] = (1 - z[i]) * tanh(a[8 + i]) + z[i] * h[i];
+}
+
+/* Cho et al. (2014), eq. 5 to 8, written out; from zeros and from a given state. */
+START_TEST(reset_before_the_product)
+{
+    tn_manual_seed(5);
+    tn_module *m = owned(gru(3, 4, .reset_before = true));
+    tn_tensor *x = tn_randn(TN_SHAPE(2, 5, 3)), *h0 = tn_randn(TN_SHAPE(1, 2, 4));
+    tn_recurrent_state state = { .h = _i ? h0 : TN_NONE };
+    tn_tensor *y = tn_recurrent_forward(m, x, &state);
+    assert_made(y);
+    for (int64_t row = 0; row < 2; row++) {
+        double h[4] = { 0 }, of_x[3];
+        for (int k = 0; _i && k < 4; k++) h[k] = tn_at(h0, TN_INDEX(0, row, k));
+        for (int64_t t = 0; t < 5; t++) {
+            for (int k = 0; k < 3; k++) of_x[k] = tn_at(x, TN_INDEX(row, t, k));
+            step_by_loops(m, of_x, h);
+            for (int k = 0; k < 4; k++)
+                ck_assert_double_eq_tol(tn_at(y, TN_INDEX(row, t, k)), h[k], 1e-6);
+        }
+        for (int k = 0; k < 4; k++)
+            ck_assert_double_eq_tol(tn_at(state.h, TN_INDEX(0, row, k)), h[k], 1e-6);
+    }
+    TN_AUTOCAST(TN_BF16) assert_close(tn_forward(m, x), tn_recurrent_forward(m, x, NULL), 0, 0);
+    tn_recurrent_state given = { .h = h0 };
+    TN_AUTOCAST(TN_BF16) assert_made(tn_recurrent_forward(m, x, &given));
+    assert_null(tn_forward(m, tn_randn(TN_SHAPE(2, 0, 3))), TN_E_SHAPE, "at least one step");
+    assert_null(rnn(3, 4, .reset_before = true), TN_E_INVALID,
+                "tn_rnn_new: reset_before: want it in a GRU");
 }
 END_TEST
 
@@ -550,7 +601,8 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, as_in_pytorch, 0, CASES);
     tcase_add_loop_test(t, IN_05_recurrent, 0, 5);
     tcase_add_loop_test(t, gradients_of_whole_layers, 0, 3);
-    tcase_add_loop_test(t, gradients_of_packed_layers, 0, 4);
+    tcase_add_loop_test(t, gradients_of_packed_layers, 0, 5);
+    tcase_add_loop_test(t, reset_before_the_product, 0, 2);
     tcase_add_loop_test(t, second_derivatives_of_chains, 0, 3);
     tcase_add_loop_test(t, recorded_gradients_are_the_same, 0, 3);
     tcase_add_test(t, state_carries_on);

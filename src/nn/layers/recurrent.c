@@ -11,7 +11,7 @@ typedef struct recurrent {
     int64_t out;                /* of h: hidden, or proj_size */
     int directions;
     double dropout;
-    bool sequence_first, relu, biased;
+    bool sequence_first, relu, biased, reset_before;
 } recurrent;
 
 enum { RNN, GRU, LSTM };
@@ -76,6 +76,41 @@ static tn_tensor *run_projected(recurrent *m, tn_tensor *x, int64_t layer, int d
     return all;
 }
 
+/* Rows [from, from + n) of w, or of a bias, which may be absent. */
+static tn_tensor *rows_of(tn_tensor *w, int64_t from, int64_t n)
+{
+    return tni_none(w) ? w : tn_narrow(w, 0, from, n);
+}
+
+/* The GRU with r before the product, n = tanh(W_in x + b_in + W_hn (r h) + b_hn): no op of its own,
+ * since the second product of a step waits for r of the first. */
+static tn_tensor *run_reset_before(const recurrent *m, tn_tensor *x, tn_tensor *h, bool reverse,
+                                   tn_tensor *const w[4])
+{
+    const int64_t steps = x ? x->shape.size[0] : 0, two = 2 * m->hidden;
+    const size_t nbytes = (size_t)steps * sizeof(tn_tensor *);
+    if (!x || !w[0] || !w[1] || !w[2] || !w[3]) return NULL;
+    if (steps == 0) return tni_fail(TN_E_SHAPE, "GRU: x %s: want at least one step", tni_text(x));
+    tn_tensor *a = tn_linear(x, w[0], w[2]), **y = tni_alloc(nbytes), *all = NULL;
+    if (!y || !a) goto end;
+    if (tni_none(h))
+        h = tn_full_as(TN_SHAPE(x->shape.size[1], m->hidden), 0, a->dtype, a->storage->device);
+    for (int64_t k = 0; k < steps; k++) {
+        const int64_t t = reverse ? steps - 1 - k : k;
+        tn_tensor *from_x = tn_select(a, 0, t);
+        tn_tensor *of_h = tn_linear(h, rows_of(w[1], 0, two), rows_of(w[3], 0, two));
+        tn_tensor *rz = tn_sigmoid(tn_add(tn_narrow(from_x, 1, 0, two), of_h));
+        tn_tensor *rh = tn_mul(tn_narrow(rz, 1, 0, m->hidden), h);
+        of_h = tn_linear(rh, rows_of(w[1], two, m->hidden), rows_of(w[3], two, m->hidden));
+        tn_tensor *n = tn_tanh(tn_add(tn_narrow(from_x, 1, two, m->hidden), of_h));
+        y[t] = h = tn_add(n, tn_mul(tn_narrow(rz, 1, m->hidden, m->hidden), tn_sub(h, n)));
+    }
+    all = tn_stack(y, (int)steps, 0);
+end:
+    if (y) tni_free(y, nbytes);
+    return all;
+}
+
 /* One direction of one layer. x [T, B, in]; state[0..1]: h and c before, then after, [B, H]. */
 static tn_tensor *run(recurrent *m, tn_tensor *x, int64_t layer, int direction, tn_tensor *state[2])
 {
@@ -84,11 +119,11 @@ static tn_tensor *run(recurrent *m, tn_tensor *x, int64_t layer, int direction, 
     tn_tensor *w_hh = weight_of(m, "weight_hh", layer, direction);
     tn_tensor *b_ih = m->biased ? weight_of(m, "bias_ih", layer, direction) : TN_NONE;
     tn_tensor *b_hh = m->biased ? weight_of(m, "bias_hh", layer, direction) : TN_NONE;
-    tn_tensor *y;
-    if (m->out != m->hidden)
-        return run_projected(m, x, layer, direction, state,
-                             (tn_tensor *[]){ w_ih, w_hh, b_ih, b_hh });
-    if (kind == RNN)
+    tn_tensor *y, *const w[] = { w_ih, w_hh, b_ih, b_hh };
+    if (m->out != m->hidden) return run_projected(m, x, layer, direction, state, w);
+    if (m->reset_before)
+        y = run_reset_before(m, x, state[0], direction, w);
+    else if (kind == RNN)
         y = tn_rnn(x, state[0], w_ih, w_hh, b_ih, b_hh, m->relu, direction);
     else if (kind == GRU)
         y = tn_gru(x, state[0], w_ih, w_hh, b_ih, b_hh, direction);
@@ -300,7 +335,10 @@ static void recurrent_describe(const tn_module *self, char *text, size_t size)
     const recurrent *m = (const recurrent *)self;
     snprintf(text, size, "%" PRId64 ", %" PRId64, m->in, m->hidden);
     if (m->layers > 1) tni_text_add(text, size, ", %" PRId64 " layers", m->layers);
-    tni_text_add(text, size, "%s%s%s", m->relu ? ", relu" : "",
+    tni_text_add(text, size, "%s%s%s",
+                 m->relu           ? ", relu"
+                 : m->reset_before ? ", reset before"
+                                   : "",
                  m->directions == 2 ? ", bidirectional" : "", m->biased ? "" : ", no bias");
     if (m->dropout > 0) tni_text_add(text, size, ", dropout %g", m->dropout);
     if (m->out != m->hidden) tni_text_add(text, size, ", projected to %" PRId64, m->out);
@@ -338,7 +376,7 @@ static tn_status check_options(const char *function, int kind, bool cell, int64_
     if (cell && (o->layers || o->dropout > 0 || o->bidirectional || o->sequence_first))
         return tni_error(TN_E_INVALID,
                          "%s: layers, dropout, bidirectional or sequence_first: a cell is one step "
-                         "of one layer: want no_bias or relu",
+                         "of one layer: want no_bias, relu or reset_before",
                          function);
     if (o->dropout > 0 && o->layers < 2)
         return tni_error(
@@ -347,6 +385,8 @@ static tn_status check_options(const char *function, int kind, bool cell, int64_
             o->dropout);
     if (o->relu && kind != RNN)
         return tni_error(TN_E_INVALID, "%s: relu: want it in an RNN", function);
+    if (o->reset_before && kind != GRU)
+        return tni_error(TN_E_INVALID, "%s: reset_before: want it in a GRU", function);
     if (o->proj_size && (kind != LSTM || cell || o->proj_size >= hidden))
         return tni_error(TN_E_INVALID,
                          "%s: proj_size %" PRId64
@@ -379,6 +419,7 @@ static tn_module *make(const char *function, int kind, bool cell, int64_t in, in
     if (m->layers > 1) tni_drops(&m->base, &m->dropout);
     m->sequence_first = o->sequence_first;
     m->relu = o->relu;
+    m->reset_before = o->reset_before;
     m->biased = !o->no_bias;
     int64_t rows = tni_cell_gates(cells[kind]) * hidden;
     for (int64_t i = 0; i < tni_or_int(m->layers, 1) * m->directions; i++)
