@@ -6,8 +6,8 @@
  *   --data FOLDER    where the files are, load.safetensors and load.pt; made if they are not there
  *   --precision X    bf16: the model's, so that values are cast on their way
  *
- * memory: the most that was resident while it loaded, the program itself included, over the bytes of
- * the parameters.
+ * memory: the most that was resident while it loaded, the program itself included, over the bytes
+ * of the parameters.
  *
  * Twin: torch_load.py
  */
