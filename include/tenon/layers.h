@@ -349,8 +349,9 @@ typedef struct tn_recurrent_options {
     bool sequence_first; /* [T, B, features] as PyTorch's default; ours is [B, T, features] */
     bool relu;           /* RNN: in place of tanh */
     int64_t proj_size;   /* LSTM: h = W_hr (o tanh c) of this size, below hidden_size; 0: none */
-    bool reset_before;   /* GRU: n = tanh(W_in x + b_in + W_hn (r h) + b_hn), Cho et al. (2014), as
-                            Keras's reset_after=False and ONNX; 0: r (W_hn h + b_hn), as PyTorch */
+    /* GRU: n = tanh(W_in x + b_in + W_hn (r h) + b_hn), Cho et al. (2014), as Keras's
+     * reset_after=False and ONNX; false: r (W_hn h + b_hn) in it, as PyTorch */
+    bool reset_before;
 } tn_recurrent_options;
 /**
  * A layer over sequences: tn_rnn, tn_gru or tn_lstm with its weights, from states of 0.
