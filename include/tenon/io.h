@@ -41,10 +41,10 @@ TN_API TN_MUST_USE tn_status tn_save(tn_module *m, const char *path);
  * Loads into m: strict, all or nothing (tn_load_state_dict). The file's first bytes decide what it
  * is: safetensors; what torch.load(path, weights_only=True) reads, of any PyTorch; a TorchScript
  * archive; an .npz of NumPy's; the JSON index of several such files, which lie beside it.
- * Values are read straight into tensors on the CPU. Before the first is written, all that is wanted
- * was read once, checksums included, and compared. If the file is cut or breaks after that, TN_E_IO
- * says that m is half loaded, with NaN where it failed; old values are put back where load
- * post-hooks, extra state or a GPU have them kept.
+ * Above 64 MiB values are read straight into tensors on the CPU. Before the first is written, all
+ * that is wanted was read once, checksums included, and compared. If the file is cut or breaks
+ * after that, TN_E_IO says that m is half loaded, with NaN where it failed; old values are put back
+ * where load post-hooks, extra state or a GPU have them kept.
  *
  * Of a checkpoint the option key of tn_load_with picks a part, by the keys to it, joined by dots:
  * "model", "ema.shadow", "model" in a checkpoint of tenon's, "constants" in a TorchScript archive;

@@ -111,3 +111,14 @@ tn_status tni_unread_fill(tn_list *list, const tn_optim *optimizer)
     tni_map_free(&filled);
     return status;
 }
+
+int64_t tni_read_first = INT64_C(64) << 20;
+
+/* Nothing of the file can then fail when a model has been changed half way. */
+tn_status tni_unread_fill_small(tn_list *list)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < list->n && bytes <= tni_read_first; i++)
+        bytes += tni_bytes_of(list->entry[i].tensor);
+    return bytes <= tni_read_first ? tni_unread_fill(list, NULL) : TN_OK;
+}

@@ -279,6 +279,8 @@ tn_tensor *tni_unread_values(tn_tensor *t);
 bool tni_unread_waits(const tn_tensor *t, const tn_tensor *to);
 tn_status tni_unread_put(tn_tensor *to, tn_tensor *t);
 tn_status tni_unread_fill(tn_list *list, const struct tn_optim *optimizer);
+tn_status tni_unread_fill_small(tn_list *list); /* if it is not above tni_read_first bytes */
+extern int64_t tni_read_first;                  /* 64 MiB; tests change it */
 
 /* The name of extra state within its module. */
 #define TNI_EXTRA_STATE "_extra_state"

@@ -368,6 +368,7 @@ static tn_status load(plan *p, const tn_list *from)
     p->state = p->options.rename ? tn_list_new() : tni_list_copy(from);
     if (!p->missing || !p->unexpected || !p->model || !p->state) return tni_pending();
     TNI_TRY(p->options.rename ? rename_all(p, from) : TN_OK);
+    TNI_TRY(tni_unread_fill_small(p->state));
     TNI_TRY(tni_walk(p->root, TNI_EVERY, load_pre, NULL, p));
     size_t nbytes = ((size_t)p->model->n + 1) * sizeof(step);
     if (!(p->steps = tni_alloc(nbytes))) return TN_E_NOMEM;

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 more=${HOUSE_MORE:-0} # lines of a trial that is not to stay: extending_check.py
 
-most_reading_lines=8794  # the files that docs/reading.md lists
+most_reading_lines=8797  # the files that docs/reading.md lists
 most_transformer_lines=1425 # examples/transformer with all its options, and the files of examples/ that it shares
 most_readme_lines=130    # README.md, the front door: what does not fit has a page in docs/
 most_design_lines=400    # docs/design.md, decisions and reasons: figures go to docs/measurements.md

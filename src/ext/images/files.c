@@ -113,7 +113,8 @@ static bool ready(const char *f, tn_image_options o)
 
 tn_tensor *tn_image_decode(const void *bytes, size_t n, tn_image_options o)
 {
-    reading r = { .in = { __func__, "the bytes", -1, (int64_t)TNI_MIN(n, (size_t)INT64_MAX), 0 } };
+    reading r = { .in = { .function = __func__, .path = "the bytes", .fd = -1 } };
+    r.in.size = (int64_t)TNI_MIN(n, (size_t)INT64_MAX);
     if (!bytes) return tni_nothing(tni_null(__func__, "bytes", "an image's"));
     if (!ready(__func__, o)) return NULL;
     tn_scope scope = tn_scope_begin();
