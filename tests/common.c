@@ -349,3 +349,12 @@ const char *golden_path(const char *file)
     snprintf(path, sizeof path, "%s/%s", folder ? folder : GOLDEN_DIR, file);
     return path;
 }
+
+#if TEST_TSAN
+/* OpenBLAS hands its buffers from thread to thread under a lock that the sanitizer does not see. */
+const char *__tsan_default_suppressions(void); /* the sanitizer asks for it by this name */
+const char *__tsan_default_suppressions(void)
+{
+    return "race:libopenblas.so\n";
+}
+#endif
