@@ -6,15 +6,13 @@
  *   --data FOLDER    where the files are, load.safetensors and load.pt; made if they are not there
  *   --precision X    bf16: the model's, so that values are cast on their way
  *
- * memory: the most that was resident while it loaded, the program itself included, over the bytes
- * of the parameters.
+ * peak_MiB: with the model's own; make the files by a run before, which takes more.
  *
  * Twin: torch_load.py
  */
 #include "bench.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 static tn_module *model_new(int64_t width)
@@ -29,27 +27,6 @@ static tn_module *model_new(int64_t width)
                 tn_module_append(m, tn_linear_new((int)width * from[k], (int)width * to[k], o)));
         }
     return m;
-}
-
-/* Bytes, of a line of /proc/self/status. */
-static double resident(const char *line)
-{
-    char text[256];
-    double kib = 0;
-    FILE *f = fopen("/proc/self/status", "r");
-    while (f && fgets(text, sizeof text, f))
-        if (strncmp(text, line, strlen(line)) == 0) kib = strtod(text + strlen(line), NULL);
-    if (f) fclose(f);
-    return 1024 * kib;
-}
-
-/* The most that is resident is what is resident now. */
-static void forget_peak(void)
-{
-    FILE *f = fopen("/proc/self/clear_refs", "w");
-    if (!f) return;
-    fputs("5", f);
-    fclose(f);
 }
 
 int main(int argc, char **argv)
@@ -68,22 +45,15 @@ int main(int argc, char **argv)
     tn_module *m = model_new(f.width);
     if (stat(path, &there) != 0) TN_CHECK(tn_save(m, path));
     if (f.dtype != TN_F32) TN_CHECK(tn_module_to_dtype(m, f.dtype));
-    tn_memory_trim();
-    forget_peak();
-    double bytes = 0, *seconds = malloc((size_t)f.steps * sizeof *seconds);
+    double *seconds = malloc((size_t)f.steps * sizeof *seconds);
     if (!seconds) return 1;
-    const tn_list *parameters = tn_parameters(m);
-    TN_CHECK_PTR(parameters);
-    for (int i = 0; i < parameters->n; i++)
-        bytes += (double)tn_numel(parameters->entry[i].tensor) *
-                 (double)tn_dtype_size(tn_dtype_of(parameters->entry[i].tensor));
     for (int64_t i = -f.warmup; i < f.steps; i++) {
         const double began = bench_now();
         TN_CHECK(tn_load_with(m, path, (tn_load_options){ .cast = true }, NULL));
         if (i >= 0) seconds[i] = bench_now() - began;
     }
     bench_line(name, "s", seconds, f.steps);
-    bench_one(name, "memory", resident("VmHWM:") / bytes);
+    bench_memory(name);
     free(seconds);
     tn_module_drop(m);
     tn_scope_end(program);

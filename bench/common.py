@@ -146,6 +146,16 @@ def rounds(args):
         yield n
 
 
+def fashion(torch, args, name):
+    """The bytes of a file of Fashion-MNIST, images [N, 28, 28] or labels [N]."""
+    import gzip
+    folder = args.data or "/usr/share/datasets/fashion-mnist"
+    with gzip.open(os.path.join(folder, name + ".gz")) as f:
+        data = f.read()
+    sizes = [int.from_bytes(data[4 * k:4 * k + 4], "big") for k in range(1, data[3] + 1)]
+    return torch.frombuffer(bytearray(data[4 * len(sizes) + 4:]), dtype=torch.uint8).view(sizes)
+
+
 def line(name, metric, values):
     v = sorted(values)
     print(f"{name},{metric},{statistics.median(v):.8g},{v[0]:.8g},{v[-1]:.8g}", flush=True)

@@ -3,10 +3,8 @@
 
 Takes --steps N, the epochs of the schedule; --layers N, residual blocks a stage; --block N: stops after N epochs; --way,
 --precision, --threads as the other twins. Prints each epoch's seconds, without the evaluation, and its test accuracy.
-Images are moved and mirrored a batch at a time, by one indexing each, which is faster here than a DataLoader's workers.
+Images are moved and mirrored a batch at a time, by one indexing each.
 """
-import gzip
-import os
 import time
 
 import common
@@ -17,18 +15,10 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 BATCH, MOVED = args.batch or 128, 2
-FOLDER = args.data or "/usr/share/datasets/fashion-mnist"
-
-
-def read(name, skip):
-    with gzip.open(os.path.join(FOLDER, name)) as f:
-        return torch.frombuffer(bytearray(f.read()[skip:]), dtype=torch.uint8)
-
-
-x = read("train-images-idx3-ubyte.gz", 16).view(-1, 28, 28)
-y = read("train-labels-idx1-ubyte.gz", 8).long()
-test_x = read("t10k-images-idx3-ubyte.gz", 16).view(-1, 1, 28, 28)
-test_y = read("t10k-labels-idx1-ubyte.gz", 8).long()
+x = common.fashion(torch, args, "train-images-idx3-ubyte")
+y = common.fashion(torch, args, "train-labels-idx1-ubyte").long()
+test_x = common.fashion(torch, args, "t10k-images-idx3-ubyte").unsqueeze(1)
+test_y = common.fashion(torch, args, "t10k-labels-idx1-ubyte").long()
 padded = F.pad(x, [MOVED] * 4)
 mean, deviation = x.float().mean(), x.float().std()
 

@@ -1,7 +1,5 @@
 #!/usr/bin/env python3
 """The workload of bench_loader.c with PyTorch's DataLoader."""
-import gzip
-import os
 import sys
 import time
 
@@ -9,26 +7,20 @@ import common
 
 args = common.parse(steps=5, warmup=0)
 torch = common.setup(args, "loader")
-import numpy as np
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
-FOLDER, BATCH = args.data or "/usr/share/datasets/fashion-mnist", args.batch or 128
+BATCH = args.batch or 128
 WAY = common.WAYS[args.way or "each-0"]
 if "fetch" not in WAY:
     sys.exit(f"--way {args.way}: want each-0, each-2, batch-0 or batch-2")
-
-
-def idx(name, header):
-    with gzip.open(os.path.join(FOLDER, name + ".gz")) as f:
-        return torch.from_numpy(np.frombuffer(f.read(), np.uint8, offset=header).copy())
 
 
 class Images(Dataset):
     """As a training program has them in memory; an index gives an image, a list of them a batch."""
 
     def __init__(self):
-        self.x = idx("train-images-idx3-ubyte", 16).view(-1, 1, 28, 28)
-        self.y = idx("train-labels-idx1-ubyte", 8)
+        self.x = common.fashion(torch, args, "train-images-idx3-ubyte").unsqueeze(1)
+        self.y = common.fashion(torch, args, "train-labels-idx1-ubyte")
 
     def __len__(self):
         return len(self.y)

@@ -396,7 +396,7 @@ typedef struct tn_load_options {
     bool unwrap;       /* "module." before names and "_orig_mod." in them are dropped */
     bool widen;        /* i8, i16 and u16 become i32, u32 becomes i64 */
     bool skip_foreign; /* tensors that tenon cannot hold are left out and reported */
-    bool no_values;    /* tn_load_tensors_with: names, shapes, dtypes; elements must not be used */
+    bool no_values;    /* tn_load_tensors_with: names, shapes, dtypes; elements are 0 */
 } tn_load_options;
 
 /** What became of the names. */

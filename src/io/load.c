@@ -242,7 +242,7 @@ static tn_list *load_list(const char *function, const char *path, tn_load_option
     tni_choice c = { .o = o };
     if (report) *report = (tn_load_report){ 0 };
     tn_list *list = load_chosen(function, path, &c, metadata);
-    if (list && !o.no_values && tni_unread_fill(list, NULL) != TN_OK) list = NULL;
+    if (list && tni_unread_fill(list, NULL, !o.no_values) != TN_OK) list = NULL;
     if (report) report->loaded = list ? list->n : 0;
     report_choice(&c, report);
     return list;

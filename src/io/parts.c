@@ -217,7 +217,7 @@ static tn_status stage_part(const tni_input *in, tni_part *part)
         return tni_input_error(
             in, TN_E_NAME, "nothing of %s.* is in it, but the part is given here", part->p.name);
     if (part->p.module) return TN_OK; /* which reads its values itself */
-    TNI_TRY(tni_unread_fill(part->file, part->p.optimizer));
+    TNI_TRY(tni_unread_fill(part->file, part->p.optimizer, true));
     part->staged = stage(&part->p, part->file);
     return part->staged ? TN_OK : tni_in_file(in->function, in->path);
 }
@@ -267,17 +267,10 @@ static tn_list *list_of(const tni_parts *parts, const char *name, const char **r
     return list ? *list : NULL;
 }
 
-static tn_status read_lists(tni_safetensors *file, tni_parts *parts)
+static tn_status split(const tn_list *all, const tni_parts *parts)
 {
-    const tn_list *all = tni_safetensors_list(file, NULL);
     const char *rest;
-    if (!all || tni_map_put(&parts->lists, GRADS, &parts->grads) < 0 ||
-        tni_map_put(&parts->lists, TNI_BATCH, &parts->batch) < 0)
-        return tni_pending();
-    for (size_t i = 0; i < parts->lists.capacity; i++) {
-        tn_list **list = parts->lists.cell[i].value;
-        if (list && !(*list = tn_list_new())) return tni_pending();
-    }
+    if (!all) return tni_pending();
     for (int i = 0; i < all->n; i++) {
         tn_list *list = list_of(parts, all->entry[i].name, &rest);
         if (list && rest) TNI_TRY(tni_list_push(list, "", "", rest, all->entry[i]));
@@ -286,8 +279,24 @@ static tn_status read_lists(tni_safetensors *file, tni_parts *parts)
         tn_list *list = list_of(parts, tni_list_path(all, i), &rest);
         if (list) TNI_TRY(tni_list_push_version(list, rest ? rest : "", version));
     }
-    TNI_TRY(tni_unread_fill(parts->grads, NULL));
-    return tni_unread_fill(parts->batch, NULL);
+    return TN_OK;
+}
+
+static tn_status read_lists(tni_safetensors *file, tni_parts *parts)
+{
+    if (tni_map_put(&parts->lists, GRADS, &parts->grads) < 0 ||
+        tni_map_put(&parts->lists, TNI_BATCH, &parts->batch) < 0)
+        return tni_pending();
+    for (size_t i = 0; i < parts->lists.capacity; i++) {
+        tn_list **list = parts->lists.cell[i].value;
+        if (list && !(*list = tn_list_new())) return tni_pending();
+    }
+    tn_scope scope = tn_scope_begin();
+    tn_status status = split(tni_safetensors_list(file, NULL), parts);
+    tn_scope_end(scope);
+    TNI_TRY(status);
+    TNI_TRY(tni_unread_fill(parts->grads, NULL, true));
+    return tni_unread_fill(parts->batch, NULL, true);
 }
 
 tn_status tni_parts_load(tni_safetensors *file, tni_parts *parts)

@@ -35,11 +35,7 @@ static tni_unread *hold(tni_input *in)
     if (!u) return NULL;
     *u = (tni_unread){ .refs = 1, .in = *in };
     u->in.path = memcpy(u->path, in->path, n);
-    /* to be written, too, for who does that all the same; no memory is taken until then */
-    for (int how = PROT_READ | PROT_WRITE; how; how = how & PROT_WRITE ? PROT_READ : 0) {
-        u->range = mmap(NULL, size, how, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (u->range != MAP_FAILED) break;
-    }
+    u->range = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (u->range != MAP_FAILED) return in->unread = u;
     tni_free(u, sizeof *u + n);
     tni_input_error(in, TN_E_NOMEM, "there are no %zu addresses for it", size);
@@ -94,16 +90,18 @@ tn_status tni_unread_put(tn_tensor *to, tn_tensor *t)
     return status == TN_OK ? status : tni_error_prefix("half loaded, with NaN where it failed: ");
 }
 
-tn_status tni_unread_fill(tn_list *list, const tn_optim *optimizer)
+tn_status tni_unread_fill(tn_list *list, const tn_optim *optimizer, bool values)
 {
-    tni_map filled = { 0 }; /* tensor -> its values: of a tie once */
+    tni_map filled = { 0 }; /* tensor -> what it becomes: of a tie once */
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < list->n; i++) {
         tn_entry *e = &list->entry[i];
-        if (!is_unread(e->tensor) || (optimizer && !tni_optim_reads(optimizer, e->name))) continue;
-        tn_tensor *t = tni_map_get(&filled, e->tensor);
-        if (!t) t = tni_unread_values(e->tensor);
-        if (!t || tni_map_put(&filled, e->tensor, t) < 0) status = tni_pending();
+        const tn_tensor *u = e->tensor;
+        if (!is_unread(u) || (optimizer && !tni_optim_reads(optimizer, e->name))) continue;
+        tn_tensor *t = tni_map_get(&filled, u);
+        if (!t && values) t = tni_unread_values(e->tensor);
+        if (!t && !values) t = tn_expand(tn_full_as(TN_SCALAR, 0, u->dtype, tn_cpu()), u->shape);
+        if (!t || tni_map_put(&filled, u, t) < 0) status = tni_pending();
         if (status != TN_OK) break;
         tn_drop(e->tensor);
         e->tensor = tn_keep(t);
@@ -120,5 +118,5 @@ tn_status tni_unread_fill_small(tn_list *list)
     int64_t bytes = 0;
     for (int i = 0; i < list->n && bytes <= tni_read_first; i++)
         bytes += tni_bytes_of(list->entry[i].tensor);
-    return bytes <= tni_read_first ? tni_unread_fill(list, NULL) : TN_OK;
+    return bytes <= tni_read_first ? tni_unread_fill(list, NULL, true) : TN_OK;
 }

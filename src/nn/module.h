@@ -273,12 +273,12 @@ tn_list *tni_list_new(const char *function);
 /* tn_state_dict without hooks and extra state: only the model's slots. */
 tn_list *tni_slot_list(tn_module *m);
 
-/* Of tensors of lists, whose values may be in a file yet (io/unread.c): t's; whether they wait
- * until they are put into `to`; puts them there; a list's, of an optimizer's what it needs. */
+/* Of tensors whose values may be in a file yet (io/unread.c): t's; whether they wait until they are
+ * put into `to`; puts them; a list's, of an optimizer's what it needs (not `values`: as 0s). */
 tn_tensor *tni_unread_values(tn_tensor *t);
 bool tni_unread_waits(const tn_tensor *t, const tn_tensor *to);
 tn_status tni_unread_put(tn_tensor *to, tn_tensor *t);
-tn_status tni_unread_fill(tn_list *list, const struct tn_optim *optimizer);
+tn_status tni_unread_fill(tn_list *list, const struct tn_optim *optimizer, bool values);
 tn_status tni_unread_fill_small(tn_list *list); /* if it is not above tni_read_first bytes */
 extern int64_t tni_read_first;                  /* 64 MiB; tests change it */
 

@@ -191,7 +191,7 @@ static tn_status load_pre(tn_module *m, const char *path, void *user)
     plan *p = user;
     const bool hooked = tni_has_hook(m, TNI_HOOK_LOAD_PRE);
     if (hooked || m->type->set_extra_state || p->options.assign)
-        TNI_TRY(tni_unread_fill(p->state, NULL));
+        TNI_TRY(tni_unread_fill(p->state, NULL, true));
     if (!hooked) return TN_OK;
     char *prefix = tni_name_new("", path, "");
     if (!prefix) return TN_E_NOMEM;

@@ -170,12 +170,20 @@ END_TEST
 
 /* ---- layer norm ------------------------------------------------------------------------------ */
 
+/* Of the twins y, mean, rstd, x, w and b, on the side that runs. */
+#define LAYER_NORM                                                                                 \
+    &(tni_layer_norm)                                                                              \
+    {                                                                                              \
+        .y = *A(y), .mean = *A(mean), .rstd = *A(rstd), .x = *A(x), .weight = *A(w),               \
+        .bias = *A(b), .eps = 1e-5                                                                 \
+    }
+
 /* Of the twins x, dy, mean, rstd and w, on the side that runs: the gradients that are wanted. */
-#define LAYER_NORM_GRAD(of_x, of_weight, of_bias)                                                  \
+#define LAYER_NORM_GRAD(of_x, of_weight, of_bias, adds)                                            \
     &(tni_layer_norm_grad)                                                                         \
     {                                                                                              \
         .dx = *A(of_x), .dweight = *A(of_weight), .dbias = *A(of_bias), .dy = *A(dy), .x = *A(x),  \
-        .mean = *A(mean), .rstd = *A(rstd), .weight = *A(w)                                        \
+        .mean = *A(mean), .rstd = *A(rstd), .weight = *A(w), .add = (adds)                         \
     }
 
 /* Bits of odd: which of x, y, dy, dx, w and b begin beside a sixteen-byte boundary. */
@@ -186,28 +194,22 @@ static void layer_norm_case_at(int odd, int64_t n, int64_t f, bool affine)
     twin *mean = make(n), *rstd = make(n), *dw = make(f), *db = make(f);
     twin *w = affine ? make_after(odd >> 4 & 1, f) : &none;
     twin *b = affine ? make_after(odd >> 5 & 1, f) : &none;
-    BOTH(y, layer_norm,
-         &(tni_layer_norm){ .y = *A(y),
-                            .mean = *A(mean),
-                            .rstd = *A(rstd),
-                            .x = *A(x),
-                            .weight = *A(w),
-                            .bias = *A(b),
-                            .eps = 1e-5 });
+    BOTH(y, layer_norm, LAYER_NORM);
     check_near(y, 1, "layer_norm");
     check_near(mean, 1, "mean");
     check_near(rstd, 0, "rstd");
     upload(mean);
     upload(rstd);
-    BOTH(dx, layer_norm_grad, LAYER_NORM_GRAD(dx, dw, db));
-    BOTH(dw, layer_norm_grad, LAYER_NORM_GRAD(dx, dw, db));
+    BOTH(dx, layer_norm_grad, LAYER_NORM_GRAD(dx, dw, db, false));
+    BOTH(dw, layer_norm_grad, LAYER_NORM_GRAD(dx, dw, db, false));
     /* two equal numbers of f = 2 are as sensitive as rstd is large */
     check_near(dx, f > 2 ? 10 : 1000, "layer_norm_grad");
     check_near(dw, 10 + (double)n / 100, "dweight");
     check_near(db, 10 + (double)n / 100, "dbias");
     int side = GPU;
     ck_assert_int_eq(kernels[GPU]->upload(db->block[GPU], dw->block[CPU], db->nbytes), TN_OK);
-    ck_assert_int_eq(kernels[GPU]->layer_norm_grad(LAYER_NORM_GRAD(&none, &none, db)), TN_OK);
+    ck_assert_int_eq(kernels[GPU]->layer_norm_grad(LAYER_NORM_GRAD(&none, &none, db, false)),
+                     TN_OK);
     check_near(db, 10 + (double)n / 100, "dbias alone");
     free_twins();
 }
@@ -253,27 +255,11 @@ static void half_norm_case(tn_dtype half, bool wide, int64_t n, int64_t f, bool 
     twin *dy = make_as(half, 0, SIZES_OF(n, f)), *dx = make_as(in, 0, SIZES_OF(n, f));
     twin *w = make(f), *b = make(f), *dw = make(f), *db = make(f);
     twin *mean = make(n), *rstd = make(n);
-    BOTH(y, layer_norm,
-         &(tni_layer_norm){ .y = *A(y),
-                            .mean = *A(mean),
-                            .rstd = *A(rstd),
-                            .x = *A(x),
-                            .weight = *A(w),
-                            .bias = *A(b),
-                            .eps = 1e-5 });
+    BOTH(y, layer_norm, LAYER_NORM);
     check_near(y, 1, "layer_norm");
     check_near(mean, 1, "mean");
     upload(mean), upload(rstd);
-    BOTH(dx, layer_norm_grad,
-         &(tni_layer_norm_grad){ .dx = *A(dx),
-                                 .dweight = *A(dw),
-                                 .dbias = *A(db),
-                                 .dy = *A(dy),
-                                 .x = *A(x),
-                                 .mean = *A(mean),
-                                 .rstd = *A(rstd),
-                                 .weight = *A(w),
-                                 .add = add });
+    BOTH(dx, layer_norm_grad, LAYER_NORM_GRAD(dx, dw, db, add));
     check_near(dx, f > 2 ? 10 : 1000, "dx");
     check_near(dw, 10 + (double)n / 100, "dweight");
     check_near(db, 10 + (double)n / 100, "dbias");

@@ -336,7 +336,7 @@ static bool write_without(const char *from, const char *to, int k)
     tni_safetensors file;
     assert_ok(tni_safetensors_open(&file, "test", from));
     tn_list *list = tni_safetensors_list(&file, NULL), *rest = tn_list_new();
-    assert_ok(tni_unread_fill(list, NULL));
+    assert_ok(tni_unread_fill(list, NULL, true));
     for (int i = 0; i < list->n; i++)
         if (i != k) assert_ok(tn_list_add(rest, list->entry[i].name, list->entry[i].tensor));
     for (int i = -1, v; (v = tni_list_next_version(list, &i)) != 0;)
@@ -365,7 +365,7 @@ START_TEST(names_beside_the_parts)
         tni_safetensors file;
         assert_ok(tni_safetensors_open(&file, "test", in_folder("all")));
         tn_list *list = tni_safetensors_list(&file, NULL);
-        assert_ok(tni_unread_fill(list, NULL));
+        assert_ok(tni_unread_fill(list, NULL, true));
         tni_safetensors_close(&file);
         tn_tensor *t = tn_ones(TN_SHAPE(2));
         for (int k = 0; k < 2; k++) assert_ok(tn_list_set(list, names[i][k], t));

@@ -200,6 +200,8 @@ START_TEST(names_without_values)
     assert_made(list);
     ck_assert_int_eq(tn_size(list->entry[0].tensor, 0), n);
     ck_assert_int_eq(tn_dtype_of(list->entry[0].tensor), TN_F32);
+    ck_assert(tn_at(list->entry[0].tensor, TN_INDEX(n - 1)) == 0);
+    assert_fails(tn_fill_(list->entry[0].tensor, 1), TN_E_INVALID, "is an expanded view");
     for (int i = 0; i < COUNT(kinds); i++) {
         tn_module *m = net(TN_F32);
         assert_ok(tn_save(m, in_folder(kinds[i])));

@@ -101,10 +101,9 @@ static tn_tensor *embed(const tni_lm *m, tn_tensor *ids, tn_tensor *types)
 {
     const tn_module *parts = m->part[0];
     if (tn_is_none(types)) types = tn_zeros_like(ids);
-    tn_tensor *at = tn_sub_scalar(tn_cumsum(tn_ones_like(tn_select(ids, 0, 0)), 0), 1);
     tn_tensor *x = tn_add(tn_forward(tn_module_child(parts, 0), ids),
                           tn_forward(tn_module_child(parts, 2), types));
-    x = tn_add(x, tn_forward(tn_module_child(parts, 1), at));
+    x = tn_add(x, tn_forward(tn_module_child(parts, 1), tni_lm_positions(ids, TN_NONE, NULL)));
     return tn_dropout(tn_forward(tn_module_child(parts, 3), x), m->c.resid_drop,
                       tn_training(&m->base));
 }

@@ -173,7 +173,7 @@ static tn_status read_rope_type(reader *r, const tni_json_node *v)
 /* A value, or each of a list, that asks for nothing special. */
 static tn_status read_plain(reader *r, const tni_json_node *v)
 {
-    static const char *const names[] = { "full_attention", "absolute", NULL };
+    const char *const names[] = { v->kind == '[' ? "full_attention" : "absolute", NULL };
     int64_t i;
     if (v->kind != '[') return read_name(r, v, names, &i);
     for (v = tni_json_first(v); v; v = tni_json_after(v)) TNI_TRY(read_name(r, v, names, &i));

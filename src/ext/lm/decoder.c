@@ -141,8 +141,7 @@ typedef struct body {
     int64_t positions;
 } body;
 
-/* 0, 1, ... from where each text ends: [T], or [B, T] where that differs. Made on the device. */
-static tn_tensor *positions_of(tn_tensor *ids, tn_tensor *slots, int64_t *last)
+tn_tensor *tni_lm_positions(tn_tensor *ids, tn_tensor *slots, int64_t *last)
 {
     const int64_t rows = tn_size(ids, 0), tokens = tn_size(ids, 1);
     const int64_t *start = tn_is_none(slots) ? NULL : tn_data(slots);
@@ -150,7 +149,7 @@ static tn_tensor *positions_of(tn_tensor *ids, tn_tensor *slots, int64_t *last)
     int64_t least = start ? start[0] : 0, most = least;
     for (int64_t b = 1; start && b < rows; b++)
         least = TNI_MIN(least, start[b]), most = TNI_MAX(most, start[b]);
-    *last = most + tokens;
+    if (last) *last = most + tokens;
     tn_tensor *t = tn_cumsum(tn_full_as(TN_SHAPE(tokens), 1, TN_I64, device), 0);
     if (least == most) return tn_add_scalar(t, (double)least - 1);
     tn_tensor *first = tn_to(tn_from_ints(start, TN_SHAPE(rows, 1)), device);
@@ -194,7 +193,7 @@ static void rotations(body *m, tn_tensor *at, tn_tensor **in)
 static tn_status embed(body *m, tn_tensor *ids, tn_tensor *slots, tn_tensor **in)
 {
     int64_t last = 0;
-    tn_tensor *at = positions_of(ids, slots, &last);
+    tn_tensor *at = tni_lm_positions(ids, slots, &last);
     tn_tensor *x = tn_forward(m->embed, ids);
     if (m->position != TN_NO_MODULE) {
         if (tn_is_none(slots) && last > m->positions)

@@ -60,6 +60,8 @@ tn_module *tni_lm_make(const char *function, const char *config, bool draws);
 /* The children of m, "model" and "lm_head". The first takes ids, and slots (TNI_SLOTS) if there is
  * a cache, and gives hidden states [B, T, H]. */
 void tni_lm_decoder_register(tni_lm *m);
+/* 0, 1, ... from where each text ends: [T], or [B, T] where that differs; on ids' device. */
+tn_tensor *tni_lm_positions(tn_tensor *ids, tn_tensor *slots, int64_t *last);
 /* The children of m, "embeddings", "encoder" and "pooler"; and m's forward. */
 void tni_lm_bert_register(tni_lm *m);
 tn_status tni_lm_bert_forward(const tni_lm *m, int n_in, tn_tensor *const *in, int n_out,

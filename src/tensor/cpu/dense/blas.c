@@ -44,7 +44,7 @@ static bool find_room(int workers)
 
 tn_status tni_blas_room(int workers)
 {
-    if (TNI_LIKELY(workers <= roomy || TNI_PLAIN_BLAS)) return TN_OK;
+    if (TNI_LIKELY(workers <= roomy || TNI_BLAS_IS_PLAIN)) return TN_OK;
     pthread_mutex_lock(&tni_locks[TNI_LOCK_BLAS]);
     bool found = find_room(workers);
     pthread_mutex_unlock(&tni_locks[TNI_LOCK_BLAS]);

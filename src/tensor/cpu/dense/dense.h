@@ -104,9 +104,9 @@ void tni_product_thin(const tni_product *p);
 bool tni_product_start(const tni_product *p, bool zero);
 /* Whether plain loops stand in for it (plain/plain.c). */
 #if defined __EMSCRIPTEN__
-enum { TNI_PLAIN_BLAS = 1 };
+enum { TNI_BLAS_IS_PLAIN = 1 };
 #else
-enum { TNI_PLAIN_BLAS = 0 };
+enum { TNI_BLAS_IS_PLAIN = 0 };
 #endif
 /* To be asked before a run of this many lanes that calls BLAS, while nothing has changed: whether
  * OpenBLAS has, or can get, the memory without which it never returns. */
