@@ -186,8 +186,11 @@ static const struct {
 START_TEST(FF_01_H2_headers)
 {
     const char *path = write_header("bad", headers[_i].header, headers[_i].n);
-    const bool of_lists = strstr(headers[_i].header, "tenon.versions"); /* not of checkpoints */
+    const bool of_lists = strstr(headers[_i].header, "tenon.versions"); /* read after the header */
     refuses(headers[_i].header, path, TN_E_FORMAT, headers[_i].text, !of_lists);
+    if (of_lists)
+        assert_fails(tn_checkpoint_load(&(tn_checkpoint){ 0 }, path), TN_E_FORMAT,
+                     "not a checkpoint");
 }
 END_TEST
 
