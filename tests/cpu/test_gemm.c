@@ -5,7 +5,7 @@
  * Seen to fail: in tile.c, sums of the first steps forgotten at the next, a strip's end not
  * packed, vectors read beyond the end of an operand, f16 taken for f32, of few columns a bias that
  * is the first square's, C not added to and sums in another order (tile_edges), a longer inner axis
- * not refused (tile_refuses); in few.c, the last steps left out (few_rows); in amx.c, a square's
+ * not refused (tile_refuses); in few.c, the last steps left out (few_rows); of squares.c, the
  * last tile multiplied by its neighbour's, a later part's packed B taken for the first's and, not
  * inlined, gcc 12's assignments to a tile configuration (amx_edges), of f32 any of the six products
  * left out, parts cut off in place of rounded, sums that are not finite left so, or computed from
