@@ -153,7 +153,7 @@ tn_status tni_input_scan(const tni_input *in, int64_t offset, size_t nbytes, tni
     const int null = passes ? open("/dev/null", O_WRONLY | O_CLOEXEC) : -1;
     const bool device = null >= 0 && fstat(null, &st) == 0 && S_ISCHR(st.st_mode);
     job j = { in, offset, (int64_t)nbytes, s, device ? null : -1, 0, false };
-    tni_parallel(j.nbytes, PIECE, scan_piece, &j);
+    tni_parallel(j.nbytes, device ? TNI_MAX(PIECE, j.nbytes / 8) : PIECE, scan_piece, &j);
     if (null >= 0) close(null);
     const bool again = j.failed && tni_error_count == errors; /* another thread has the message */
     if (again) j = (job){ in, offset, j.nbytes, s, .nowhere = -1 }, scan_piece(&j, 0, j.nbytes);
