@@ -19,7 +19,7 @@
  * cuts its logarithms at -100, but not their slopes, whose divisor p (1 - p) is at least 1e-12.
  */
 #include "autograd/ops/elementwise.h"
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 
 tn_tensor *tni_reduce_loss(const char *function, tn_tensor *rows, tn_reduction reduction,
                            tn_dtype dtype)

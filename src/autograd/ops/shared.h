@@ -1,5 +1,5 @@
 /*
- * rows.h - what the ops on rows share: arrays as kernels want them, reductions of losses, checks of
+ * shared.h - what several ops share: arrays as kernels want them, reductions of losses, checks of
  * indices.
  */
 #pragma once
