@@ -80,7 +80,7 @@ typedef struct tn_lm_info {
     int64_t max_positions;        /* tokens of a text in training; of GPT-2 at most */
     int64_t bos, pad;             /* begin of text, padding; -1: none */
     int n_eos;                    /* how many tokens end a text */
-    int64_t eos[8];               /* these */
+    int64_t eos[8];               /* their ids */
     int64_t capacity;             /* of tn_lm_set_cache; 0: no cache */
 } tn_lm_info;
 /** Fills info. Errors: no model of this file's functions. PyTorch: model.config */

@@ -255,6 +255,8 @@ tn_tensor *tni_basis(const tn_tensor *like, int64_t k);
 /* Whether this thread is comparing gradients with differences. Then an embedding's padding row gets
  * the true gradient, not the 0 that it gets by definition. */
 extern TNI_THREAD bool tni_padding_counts;
+/* *held, a reference or NULL, becomes t and counts it; NULL: an error that is pending already. */
+tn_status tni_hold(tn_tensor **held, tn_tensor *t);
 /* Whether backward must be written with ops now (its result will be differentiated again). */
 static inline bool tni_composed(void)
 {

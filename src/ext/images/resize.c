@@ -5,7 +5,7 @@
  * power of 2 as lets them fit 16 bits; sums are rounded and clipped to u8 after the rows and again
  * after the columns. That is what Pillow does, with PyTorch's order and width of the weights.
  */
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 #include "ext/images/images.h"
 
 enum { MOST_SHIFT = 22 };

@@ -8,7 +8,7 @@
 #include <tenon/metrics.h>
 #include <tenon/parallel.h>
 
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 #include "io/file.h"
 #include "nn/layers/layer.h"
 
