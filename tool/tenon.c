@@ -447,8 +447,7 @@ static const char *renamed(const char *name, bool *used)
     return name;
 }
 
-/* Entry i as a float of another dtype; a tie becomes one again, of what is in `done`. Says what has
- * become infinite. */
+/* Entry i as another float; a tie is one again, of what is in `done`. Says what became infinite. */
 static tn_tensor *cast(tn_dtype dtype, const tn_list *list, int i, const tn_list *done)
 {
     tn_tensor *t = list->entry[i].tensor;

@@ -27,8 +27,7 @@
  * the result to all (gather). So the numbers are rounded where they leave and where they return,
  * however many ranks there are: sums that are rounded at every addition lose all that is below
  * 2^-9 of what has been added up. The second messages have a communicator of their own, on which
- * they leave in the order of the sums: on one, MPI would want them between the same first messages
- * on all ranks.
+ * they leave in the order of the sums: on one, all ranks would have to mix both in the same way.
  */
 #include <limits.h>
 #include <mpi.h>
@@ -205,8 +204,7 @@ static const char *look_around(const char *what, double waited, double *asked)
     return waited < *asked + GRACE ? NULL : say_late(what);
 }
 
-/* Counts an operation of all ranks, about to begin: NULL, or why this rank must not begin another
- * one. */
+/* Counts an operation of all ranks that is to begin: NULL, or why this rank must not begin it. */
 static const char *count(void)
 {
     run.begun++;
@@ -232,8 +230,7 @@ static const char *wait_for(const char *what, MPI_Request *request)
     }
 }
 
-/* Returns when all ranks have called it, or ends them all: no call is left that could return an
- * error, so it prints the reason. */
+/* Returns when all ranks have called it, or ends them all, and prints why: no call is left to. */
 static void wait_end(void)
 {
     static const char what[] = "at the program's end";

@@ -78,8 +78,7 @@ static const tni_log_node *tell(tn_trace *tr, const tni_node *node)
     return n;
 }
 
-/* The loss: the root of the outermost backward, if it has one element; until there is one, that of
- * tn_gradients. */
+/* The loss: the outermost backward's root, if of one element; until there is one, tn_gradients'. */
 static void note_loss(tn_trace *tr, const tni_pass *pass)
 {
     const tni_node *newest = pass->ready.n ? pass->ready.heap[0] : NULL;
@@ -205,8 +204,7 @@ static void delivered(tni_watcher *self, const tni_node *node, int i, tn_tensor 
 /* ---- on the way ------------------------------------------------------------------------------ */
 
 /* Before the first hook and after each: the gradient before the next is known from the one before.
- * A node's run before its turn, a leaf's after its last share. Without a pass: it began before the
- * account. */
+ * A node's run before its turn, a leaf's after its last share. No pass: it began before that. */
 static void hooked(tni_watcher *self, const tni_hooked *h, const tn_tensor *gradient)
 {
     TNI_RECORDER(tr, self);
