@@ -131,6 +131,9 @@ def main():
     expect("parts.pt", parts["ema"]["module"])
     expect("old_mixed.pt", save("old_mixed.pt", mixed(), _use_new_zipfile_serialization=False))
     expect("list.pt", flat(save("list.pt", [values((2,), 1), (values((3,), 2), values((1,), 3))])))
+    expect("protocol_3.pt", save("protocol_3.pt", {"w": values((2, 3), 1)}, pickle_protocol=3))
+    expect("old_protocol_3.pt", save("old_protocol_3.pt", {"w": values((3,), 2)}, pickle_protocol=3,
+                                     _use_new_zipfile_serialization=False))
     wrapped = {f"module.{k.replace('norm.', 'norm._orig_mod.')}": v for k, v in other.items()}
     save("wrapped.pt", wrapped)
     expect("wrapped.pt", other)

@@ -163,6 +163,8 @@ static tn_status read_table(table *t)
     TNI_TRY(tni_bytes_file(&t->text, t->in.function, t->in.path, INT64_MAX));
     if (strlen(t->text.data) != t->text.n)
         return tni_input_bad(&t->in, "byte %zu is 0: want a text", strlen(t->text.data));
+    if (!strncmp(t->text.data, "version https://git-lfs", 23))
+        return tni_input_bad(&t->in, "%s: want a table", tni_begins_as(t->text.data));
     if (!t->stops[0] || strchr("\"\r\n", t->stops[0]))
         return tni_input_error(&t->in, TN_E_INVALID, "a separator that is a quote or ends lines");
     TNI_TRY(read_rows(t));
