@@ -5,10 +5,11 @@
  * weights, within five standard deviations.
  *
  * Seen to fail: in src/ext/data/batches.c, a sample's generator that is not seeded; no wait for
- * threads in tni_batches_settle, or old locks in a forked child; finish called without the lock
- * (under ThreadSanitizer); a stream that goes on behind a failure, or where it stood in another
- * epoch; in sampler.c, members at j / n; keys without the logarithm of the weight; in loader.c, no
- * padding, or the largest size.
+ * threads in tni_batches_settle, or old locks in a forked child; what came of a task noted without
+ * the lock (under ThreadSanitizer); tensors of collate's with their strides, a failure of it that is
+ * dropped, the empty end of a stream that is collated; a stream that goes on behind a failure, or
+ * where it stood in another epoch; no padding, or the largest size; in sampler.c, members at j / n;
+ * keys without the logarithm of the weight.
  */
 #include <signal.h>
 #include <stdatomic.h>
@@ -257,7 +258,9 @@ END_TEST
 static tn_status together(const tn_dataset *d, tn_tensor *const *in, tn_tensor **out)
 {
     const world *w = d->user;
-    const int64_t n = tn_size(in[1], 0), first = (int64_t)tn_at(in[1], TN_INDEX(0));
+    const int64_t n = tn_size(in[1], 0);
+    if (n == 0) return TN_E_STATE;
+    const int64_t first = (int64_t)tn_at(in[1], TN_INDEX(0));
     out[0] = tn_sum(tn_to_dtype(in[2], TN_F32), TN_AXES(1, 2), false);
     out[1] = tn_expand(tn_unsqueeze(in[1], 1), TN_SHAPE(n, 3));
     out[2] = tn_transpose(in[0], 0, 1);

@@ -4,7 +4,8 @@
  * Truth: golden/npy, made by NumPy (make_npy.py); headers as older writers made them, byte by byte.
  *
  * Seen to fail: in src/ext/pt/npy.c, the sign of short integers not extended; the order of bytes
- * or of axes ignored; a key that stands twice taken; the bytes of bool left as they are.
+ * or of axes ignored; a key that stands twice taken; the bytes of bool left as they are; a map that
+ * is shared, that begins before the values, or of values in another order.
  */
 #include "io/cases.h"
 

@@ -117,7 +117,7 @@ static tn_status open_old(tni_pt *f)
     tni_pickle *p = &f->pickle;
     tn_status status = read_bytes(f, NULL, "the pickles", (size_t)TNI_MIN(f->zip.in.size, most));
     p->at = sizeof MAGIC - 1;
-    if (status == TN_OK && (p->n < p->at || memcmp(f->bytes + 2, MAGIC + 2, p->at - 2) != 0))
+    if (status == TN_OK && (p->n < p->at || memcmp(f->bytes + 2, &MAGIC[2], p->at - 2) != 0))
         status = bad(f, "the first pickle is not the number of PyTorch's format");
     if (status == TN_OK) status = tni_pickle_read(p, &version);
     if (status == TN_OK && (version.kind != TNI_PICKLE_INT || version.number != 1001))
