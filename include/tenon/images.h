@@ -170,8 +170,7 @@ typedef struct tn_image_jitter_options {
     double brightness, contrast, saturation; /* factors from max(0, 1 - this) to 1 + this */
     double hue;                              /* from -this to this, at most 1/2 */
 } tn_image_jitter_options;
-/** All four changed, in random order. Draws the order, then the factors of those that are not 0.
- *  PyTorch: v2.ColorJitter */
+/** All four changed in random order: draws it, then factors of those not 0. PyTorch: ColorJitter */
 TN_API tn_tensor *tn_image_color_jitter(tn_tensor *x, tn_image_jitter_options o, tn_generator *g);
 
 /** zero fields: scale 0.02 to 0.33, ratio 0.3 to 3.3, value 0 */

@@ -1,6 +1,5 @@
 /*
- * csv.c - tables as text: RFC 4180, with any separator, lines that end in LF, CRLF or CR, and empty
- * lines, which are skipped.
+ * csv.c - tables as text: RFC 4180, any separator, lines ending in LF, CRLF or CR; not empty ones.
  *
  * The file is read whole; each field is ended in place by a zero. A column's kind is given, or
  * settled by all its fields, before values are made.

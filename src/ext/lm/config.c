@@ -293,7 +293,8 @@ static tn_status check(reader *r)
     if (!c->inner) c->inner = 4 * c->hidden;
     if (!c->kv_heads) c->kv_heads = c->heads;
     if (!c->head_dim && c->hidden % c->heads)
-        return wrong(r, gpt ? "n_head" : "num_attention_heads", "a divisor of the hidden size");
+        return wrong(r, gpt ? "n_head" : "num_attention_heads",
+                     "a number that divides the hidden size");
     if (!c->head_dim) c->head_dim = c->hidden / c->heads;
     if (c->layers > TNI_LM_LAYERS)
         return wrong(r, gpt ? "n_layer" : "num_hidden_layers", "at most 1024");

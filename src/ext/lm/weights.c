@@ -124,7 +124,8 @@ tn_module *tn_lm_load(const char *folder, tn_lm_options o)
 {
     if (o.report) *o.report = (tn_load_report){ 0 };
     if (o.use_dtype && !tn_dtype_is_float(o.dtype))
-        return tni_fail(TN_E_DTYPE, "tn_lm_load: %s: want a float dtype", tn_dtype_name(o.dtype));
+        return tni_fail(TN_E_DTYPE, "tn_lm_load: %s: want a floating dtype",
+                        tn_dtype_name(o.dtype));
     tn_module *m = tni_lm_make("tn_lm_load", folder, o.non_strict);
     if (!m) return NULL;
     tn_status status = TN_OK;

@@ -51,8 +51,7 @@ static int nth(const tn_data_parallel *p, int place)
     return p->sync.n - 1 - place;
 }
 
-/* A bucket of n parameters from the place `first` on, `elements` in all. While a sum in bf16 is on
- * its way flat is MPI's scratch. */
+/* A bucket of n parameters from `first`. While a sum in bf16 is under way flat is MPI's scratch. */
 static tn_status add_bucket(tn_data_parallel *p, int first, int n, int64_t elements)
 {
     tn_dtype dtype = wide(p->sync.leaf[nth(p, first)].leaf->dtype);

@@ -58,8 +58,7 @@ static bool is_idle(const tni_node *node, int i)
     return !(tni_reads(node->op, node->n_in, need) & TNI_X(i));
 }
 
-/* Notes of a node that the pass may visit its source line, and whether what it kept is still the
- * same. NULL: the account ends. */
+/* Notes of a node to come its line, whether what it kept is the same. NULL: the account ends. */
 static const tni_log_node *tell(tn_trace *tr, const tni_node *node)
 {
     tni_log_node *n = tni_record_node(tr, node, NULL);
