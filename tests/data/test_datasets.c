@@ -6,10 +6,10 @@
  *
  * Seen to fail: in src/ext/data/batches.c, a sample's generator that is not seeded; no wait for
  * threads in tni_batches_settle, or old locks in a forked child; what came of a task noted without
- * the lock (under ThreadSanitizer); tensors of collate's with their strides, a failure of it that is
- * dropped, the empty end of a stream that is collated; a stream that goes on behind a failure, or
- * where it stood in another epoch; no padding, or the largest size; in sampler.c, members at j / n;
- * keys without the logarithm of the weight.
+ * the lock (under ThreadSanitizer); tensors of collate's with their strides, a failure of it that
+ * is dropped, the empty end of a stream that is collated; a stream that goes on behind a failure,
+ * or where it stood in another epoch; no padding, or the largest size; in sampler.c, members at
+ * j / n; keys without the logarithm of the weight.
  */
 #include <signal.h>
 #include <stdatomic.h>
