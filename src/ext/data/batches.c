@@ -43,7 +43,7 @@ static tn_status open_batch(tn_loader *l, tni_batch *b, int64_t epoch, int64_t p
 {
     const tn_dataset *d = l->data;
     const size_t n_fields = (size_t)d->n_fields, sizes = l->n_in > d->n_fields ? n_fields : 0;
-    const size_t tensors = n_fields + (size_t)l->n_out + (size_t)l->n_in;
+    const size_t tensors = n_fields + (size_t)l->n_in + 2 * (size_t)l->n_out;
     const int64_t begin = position * l->o.batch_size;
     int64_t n = l->o.batch_size; /* some may be left over for no part at the end of an epoch */
     if (l->rows >= 0) n = TNI_MIN(n, l->rows - begin);
@@ -209,25 +209,27 @@ static tn_status tensors_of(const tn_loader *l, const tni_batch *b, tn_tensor **
 /* What is handed out of a batch whose samples are made: those tensors, or collate's of them. */
 static tn_status finish(const tn_loader *l, tni_batch *b)
 {
-    int kept = 0;
     if (b->made < (l->o.drop_last ? b->n : 1)) return TN_OK; /* the end of a stream: nothing */
-    tn_tensor **in = b->out + (l->o.collate ? l->n_out : 0);
+    tn_tensor **in = b->out + l->n_out, **made = l->o.collate ? in + l->n_in : in;
     const uint64_t errors = tni_error_count;
     tn_scope scope = tn_scope_begin();
     tn_status status = TN_OK;
     TN_NO_GRAD
     {
         status = tensors_of(l, b, in);
-        if (status == TN_OK && l->o.collate) status = l->o.collate(l->data, in, b->out);
-        for (; status == TN_OK && kept < l->n_out; kept += status == TN_OK) {
-            tn_tensor *t = tn_contiguous(tn_to(b->out[kept], tn_cpu()));
-            b->out[kept] = t ? tn_keep(t) : NULL;
+        if (status == TN_OK && l->o.collate) status = l->o.collate(l->data, in, made);
+        for (int k = 0; status == TN_OK && k < l->n_out; k++) {
+            tn_tensor *t = tn_contiguous(tn_to(made[k], tn_cpu()));
+            if (t) b->out[k] = tn_keep(t);
             if (!t) status = tni_pending();
         }
     }
-    while (kept < l->n_out) b->out[kept++] = NULL;
     tn_scope_end(scope);
-    for (int k = 0; k < l->data->n_fields; k++) tn_drop(b->field[k]), b->field[k] = NULL;
+    for (int k = 0; k < l->data->n_fields; k++) {
+        tn_tensor *done = b->field[k];
+        b->field[k] = NULL; /* first: a forked child drops what it finds */
+        tn_drop(done);
+    }
     if (status == TN_OK || !l->o.collate) return status;
     return blame(l->data, "the batch from sample", b->index[0], "collate", status, errors);
 }
