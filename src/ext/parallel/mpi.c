@@ -13,7 +13,7 @@
  * ranks that do not answer. If all answer, they wait in different calls, and it says in which.
  * A rank whose program ends tells all others, with the number of operations that it has begun. All
  * ranks begin equally many in each call of the library, so a rank that waits in a later operation
- * knows at once that nobody will come. Time counts only while this process runs: a pause is none.
+ * knows at once that nobody will come. Only time in which this process runs counts.
  *
  * Sums: Open MPI 4.1 uses a tree of whole messages for every sum in place: 2 log2(n) times the data
  * over n ranks, one message after the other. So a setting made before it starts asks it to halve
