@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the seeds in corpus/safetensors, corpus/idx, corpus/npy and corpus/csv: the smallest files that reach every branch."""
+"""Makes the seeds in corpus/safetensors, corpus/index, corpus/idx, corpus/npy and corpus/csv: the smallest files that reach every branch."""
 import gzip
 import json
 import pathlib
@@ -73,6 +73,14 @@ state = {"__metadata__": {"tenon.crc32": "00000000", "tenon.checkpoint": "1",
 text = json.dumps(state, separators=(",", ":")).encode()
 whole = struct.pack("<Q", len(text)) + text + bytes(9)
 write("safetensors", "checkpoint", whole.replace(b"00000000", b"%08x" % zlib.crc32(whole), 1))
+
+
+for name, map in {"two": '{"a":"100","b":"101"}', "one": '{"a":"100"}', "missing": '{"a":"99"}',
+                  "not-in": '{"c":"100"}', "itself": '{"a":"3","b":"4","c":"5"}', "folder": '{"a":"../100"}',
+                  "number": '{"a":1}', "none": "{}", "list": "[]", "escapes": '{"\\u0061":"10\\u0030"}'}.items():
+    write("index", name, f'{{"metadata":{{"total_size":8}},"weight_map":{map}}}'.encode())
+write("index", "twice", b'{"weight_map":{},"weight_map":{}}')
+write("index", "no-map", b'{"metadata":null}')
 
 
 def idx(kind, sizes, data):

@@ -105,6 +105,8 @@ for view in b"", b"N", b"(" + text("9") + b"K\1K\1t":
 SCRIPT = (b"\x80\x02c__torch__.m\nNet\nq\0)\x81}(" + text("w") + W + text("in") + b"h\0)\x81}" + text("b") + W + b"sb"
           + text("n") + b"ctorch.jit._pickle\nbuild_intlist\n](K\1e\x85Rub.")
 
+SEEDS["script"] = b"S" + SCRIPT
+
 for name, pickle in SEEDS.items():
     (HERE / name).write_bytes(pickle)
 archive("archive", SEEDS["item"])
@@ -121,6 +123,8 @@ def npy(descr, shape, values):
     return b"\x93NUMPY\1\0" + struct.pack("<H", len(head)) + head + values
 
 
+(HERE / "array").write_bytes(b"N" + npy("<f4", "(1, 2)", bytes(8)))
+(HERE / "array-widened").write_bytes(b"N" + npy(">i2", "(2,)", bytes(4)))
 for name, method in ("npz", zipfile.ZIP_STORED), ("npz-deflated", zipfile.ZIP_DEFLATED):
     zipfile.ZIP64_LIMIT = 2**31
     with zipfile.ZipFile(HERE / name, "w", method) as z:

@@ -120,7 +120,8 @@ static tn_list *read_file(const char *path, tn_metadata *metadata, bool shows)
     tn_load_report report = { .loaded = 0 };
     *metadata = (tn_metadata){ 0 }, o.no_values = given[NO_STATS];
     tn_list *list = array ? tn_list_new() : tn_load_tensors_with(path, o, metadata, &report);
-    if (array && tn_list_add(list, "array", tn_npy_load(path)) != TN_OK) list = NULL;
+    tn_tensor *values = array ? tn_npy_load(path) : NULL;
+    if (array && (!values || tn_list_add(list, "array", values) != TN_OK)) list = NULL;
     o.key = "*", o.skip_foreign = true; /* the key may be a tensor's, of all of them */
     tn_list *one = tn_list_new(), *all = NULL;
     if (!array && !list && given[KEY]) all = tn_load_tensors_with(path, o, metadata, NULL);
@@ -447,8 +448,7 @@ static const char *renamed(const char *name, bool *used)
     return name;
 }
 
-/* Entry i as a float of another dtype; a tie becomes one again, of what is in `done`. Says what has
- * become infinite. */
+/* Entry i as another float; a tie is one again, of what is in `done`. Says what became infinite. */
 static tn_tensor *cast(tn_dtype dtype, const tn_list *list, int i, const tn_list *done)
 {
     tn_tensor *t = list->entry[i].tensor;

@@ -124,7 +124,8 @@ static void read_weights(tn_module *model)
         ex_check(tn_list_remove(state, "fc.weight"));
         ex_check(tn_list_remove(state, "fc.bias"));
     }
-    ex_check(tn_load_state_dict(model, state, (tn_load_options){ .non_strict = other }, &report));
+    const tn_load_options o = { .non_strict = other, .cast = true };
+    ex_check(tn_load_state_dict(model, state, o, &report));
     if (report.missing > 2 * other || report.unexpected)
         ex_refuse("%s is not of such a network:\n%s", weights, report.text);
 }
@@ -223,8 +224,9 @@ struct ex_run ex = {
 int main(int argc, char **argv)
 {
     int at = ex_parse(
-        "Learns the classes of a folder of images: FOLDER/train and FOLDER/val, a folder of "
-        ".jpg or .png files for each class.",
+        "Learns the classes of a folder of images:\n"
+        "images FOLDER, in which train and val each have a folder of .jpg or .png files for each "
+        "class.",
         options, sizeof options / sizeof *options, 1, argc, argv);
     if (at == argc) ex_refuse("want a FOLDER (see --help)");
     folder = argv[at];

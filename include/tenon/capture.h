@@ -44,8 +44,7 @@ typedef struct tn_capture tn_capture;
 TN_API tn_capture *tn_capture_new(tn_step step, void *user, tn_device device);
 
 /**
- * Runs one step over n inputs from any device: they are copied to the capture's device, and the
- * step gets the copies.
+ * Runs one step over copies, on the capture's device, of n inputs from any device.
  *
  * Returns  what step returned, without history, in the current scope. On a GPU the captured runs
  *          return the same memory every time, so read or copy it before the next

@@ -37,6 +37,22 @@ TN_API tn_tensor *tn_npy_load(const char *path);
  *  replaced whole, or not at all. Errors: bf16, which NumPy has not; TN_E_IO. NumPy: numpy.save */
 TN_API TN_MUST_USE tn_status tn_npy_save(tn_tensor *t, const char *path);
 
+/**
+ * Rows of numbers as they lie in a file from byte `skip` on: tn_raw_map("data.bin", 0,
+ * TN_SHAPE(3073), TN_U8) of records of 3,073 bytes. Nothing is read until a value is looked at, so
+ * a loader takes rows of files that are larger than memory. What is written stays in memory.
+ *
+ * Shapes   row -> [rows, row]
+ * Errors   TN_E_FORMAT: no row, or a part of one at the end; TN_E_INVALID: skip is no multiple of
+ *          the dtype's size; bool, whose bytes nobody has checked
+ * Limits   a file that is cut short meanwhile ends the process (SIGBUS)
+ * Owner    current scope, or a loader's. Source: NumPy: numpy.memmap
+ */
+TN_API tn_tensor *tn_raw_map(const char *path, int64_t skip, tn_shape row, tn_dtype dtype);
+/** The array of a .npy file in this way, if it is little-endian, row-major and of a dtype of
+ *  tenon's but bool. NumPy: numpy.load(path, mmap_mode="c") */
+TN_API tn_tensor *tn_npy_map(const char *path);
+
 /** A column of a table. */
 typedef struct tn_column {
     const char *name;           /* "" without a header */
@@ -84,8 +100,7 @@ typedef struct tn_text {
 TN_API tn_text *tn_text_load(const char *path, double valid_fraction);
 TN_API void tn_text_free(tn_text *text); /* frees it; NULL is ignored */
 /** `batch` (B) random windows of `context` (T) + 1 characters: x [B, T], y [B, T] one further, i64,
- *  current scope. Draws from g as PyTorch's randint(n - T) does, n being the part's length. Errors:
- *  n <= T. */
+ *  current scope. Draws from g as PyTorch's randint(n - T), of n in the part. Errors: n <= T. */
 TN_API TN_MUST_USE tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g,
                                            int64_t batch, int64_t context, tn_tensor **x,
                                            tn_tensor **y);
@@ -110,8 +125,7 @@ typedef struct tn_sample {
 } tn_sample;
 
 /**
- * A data set of yours: how many samples it has, what is in one, and a function that makes it. It
- * may be far larger than memory.
+ * A data set of yours, of any size: how many samples, what is in one, a function that makes it.
  *
  *     static const tn_field fields[] = { { "x", TN_F32, { 1, { 3 } } } };
  *     tn_dataset d = { .length = 100, .fields = fields, .n_fields = 1, .get = get };
@@ -166,6 +180,10 @@ typedef struct tn_loader_options {
      * class of n, the first k samples of an epoch of N have k n / N where that is a whole number */
     tn_tensor *classes;
     double pad; /* fills up a field that varies to the longest of its batch */
+    /* makes other tensors of a batch, a worker ahead of time: `out`, n_out of them, on the CPU, of
+     * `in`, which are what would come without it. Fails as get does (PyTorch: collate_fn) */
+    tn_status (*collate)(const tn_dataset *d, tn_tensor *const *in, tn_tensor **out);
+    int n_out;
     /* where batches come. On a GPU: prefetch, two ahead, and the next one is copied there while you
      * train on this one, by a stream of its own */
     tn_device device;
@@ -196,7 +214,7 @@ TN_API tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_opti
 /** Frees it, once no batch is being copied. Batches handed out stay valid. NULL is ignored. */
 TN_API void tn_loader_free(tn_loader *loader);
 /** Fills out[0..n) with the next batch (current scope); n: its fields and, once more, those that
- *  vary. 1; 0 at the end of the epoch (the next call starts the next one); -1 on failure. */
+ *  vary, or n_out. 1; 0 at the end of an epoch (the next call starts the next one); -1: failed. */
 TN_API TN_MUST_USE int tn_loader_next(tn_loader *loader, tn_tensor **out, int n);
 TN_API int64_t tn_loader_batches(const tn_loader *loader); /* per epoch */
 TN_API int64_t tn_loader_rows(const tn_loader *loader);    /* of an epoch; -1 for NULL */

@@ -118,8 +118,7 @@ TN_API TN_MUST_USE tn_status tn_profile(tn_profile_step step, void *user,
 TN_API tn_status tn_module_summary(FILE *file, tn_module *m);
 /** The same, with the shapes that each module gave when a copy of m ran forward on x, in eval mode
  *  and under TN_NO_GRAD: "0: Linear(2, 16) -> [64,16]", of several calls the first. m keeps its
- *  mode and buffers, and its hooks don't run. Errors: of tn_module_clone and forward, and then
- *  nothing is printed. */
+ *  mode and buffers, its hooks don't run. Errors, nothing printed: of tn_module_clone, forward. */
 TN_API tn_status tn_module_summary_with(FILE *file, tn_module *m, tn_tensor *x);
 
 /* ---- checking gradients ---------------------------------------------------------------------- */

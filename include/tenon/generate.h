@@ -1,6 +1,5 @@
 /**
- * tenon/generate.h - text from language models: the choice of the next token, and the loop around
- * it.
+ * tenon/generate.h - text from language models: the choice of a token, and the loop around it.
  *
  *     tn_prompt prompt = { ids, n };
  *     tn_generate_options o = { .max_new_tokens = 50,

@@ -7,8 +7,7 @@
  * (TN_E_UNSUPPORTED, with the packages' names, where it was not built). Every function works in
  * the calling thread and may be called by several at once. Functions that draw take the
  * sample's own generator: what they do depends on its state alone, and a batch gets one draw.
- * Tensors made here have no history: what requires grad is refused, where results are not views
- * or tn_interpolate's.
+ * Tensors made here have no history: what requires grad is refused, but for views and f32 resized.
  */
 #ifndef TENON_IMAGES_H
 #define TENON_IMAGES_H
@@ -38,8 +37,7 @@ typedef struct tn_image_options {
 
 /**
  * The image in n bytes of JPEG (baseline or progressive) or PNG of any depth: 1, 2 and 4 bits of
- * grey become 0 to 255, of 16 the high byte is taken; alpha is never composed, gAMA and colour
- * profiles are ignored.
+ * grey become 0 to 255, of 16 the high byte; alpha is never composed, gAMA and profiles ignored.
  *
  * Shapes   u8 [C, H, W]
  * Errors   TN_E_FORMAT: neither, cut off, damaged, larger than so many bytes can hold or than
@@ -172,8 +170,7 @@ typedef struct tn_image_jitter_options {
     double brightness, contrast, saturation; /* factors from max(0, 1 - this) to 1 + this */
     double hue;                              /* from -this to this, at most 1/2 */
 } tn_image_jitter_options;
-/** All four changed, in random order. Draws the order, then the factors of those that are not 0.
- *  PyTorch: v2.ColorJitter */
+/** All four changed in random order: draws it, then factors of those not 0. PyTorch: ColorJitter */
 TN_API tn_tensor *tn_image_color_jitter(tn_tensor *x, tn_image_jitter_options o, tn_generator *g);
 
 /** zero fields: scale 0.02 to 0.33, ratio 0.3 to 3.3, value 0 */

@@ -101,8 +101,8 @@ typedef enum tn_average {
 /** A score of a TN_CONFUSION. NaN as in tn_metric_value. PyTorch: torchmetrics.Precision, Recall,
  *  F1Score; sklearn.metrics.precision_recall_fscore_support */
 TN_API double tn_confusion_score(tn_module *metric, tn_class_score what, tn_average average);
-/** Precision, recall and F1 of each class: f64 [3, K], on the metric's device, current scope.
- *  PyTorch: average="none" */
+/** Precision, recall and F1 of each class: f64 [3, K], on its device, current scope. PyTorch:
+ *  average="none" */
 TN_API tn_tensor *tn_confusion_scores(tn_module *metric);
 /** Writes the matrix as text, a row for each target, with precision, recall and F1. names: of the K
  *  classes; NULL, or a NULL among them, for none. PyTorch: sklearn.metrics.classification_report */

@@ -16,8 +16,7 @@ TN_BEGIN_C_
 
 /** Lion: p -= lr sign(beta1 m + (1 - beta1) g), then m = beta2 m + (1 - beta2) g; decay decoupled.
  *  Half of Adam's state, and a rate of a third to a tenth of Adam's. lr 1e-4, beta1 0.9, beta2
- *  0.99, maximize. State: exp_avg. Chen et al., Symbolic discovery of optimization algorithms
- *  (2023), algorithm 2 */
+ *  0.99, maximize. State: exp_avg. Chen et al., Symbolic discovery ... (2023), algorithm 2 */
 TN_API tn_optim *tn_lion(const tn_list *parameters, tn_optim_options o);
 
 /** Adamax: Adam with u = max(beta2 u, |g| + eps) in place of the root. lr 2e-3, beta1 0.9, beta2

@@ -1,6 +1,5 @@
 /**
- * tenon/tensorboard.h - curves, histograms, pictures, texts and settings of a run, in files that
- * TensorBoard shows.
+ * tenon/tensorboard.h - curves, histograms, pictures, texts, settings of a run, for TensorBoard.
  *
  * Each function writes its record to the end of the file before it returns: a program that ends in
  * any way loses nothing, and TensorBoard shows a point at once. Of a record that cannot be written
@@ -63,8 +62,7 @@ TN_API TN_MUST_USE tn_status tn_tensorboard_text(tn_tensorboard *log, const char
                                                  const char *text, int64_t step);
 /** The settings of a run, once: values that are finite decimal numbers become numbers. The tab
  *  HPARAMS shows them beside the last values of the run's curves. Errors: hparams NULL; names as
- *  tags; values NULL, above 2^30 bytes, not UTF-8. PyTorch: SummaryWriter.add_hparams, which makes
- *  a run of its own */
+ *  tags; values NULL, above 2^30 bytes, not UTF-8. PyTorch: add_hparams, which makes its own run */
 TN_API TN_MUST_USE tn_status tn_tensorboard_hparams(tn_tensorboard *log,
                                                     const tn_metadata *hparams);
 

@@ -117,8 +117,7 @@ typedef struct tn_decode_options {
 } tn_decode_options;
 
 /**
- * Appends the text of n ids. Bytes that are not UTF-8 become U+FFFD; ids that no token has give
- * nothing.
+ * Appends the text of n ids. Bytes that are not UTF-8 become U+FFFD; ids of no token give nothing.
  *
  * Errors   TN_E_NOMEM; t, ids (with n > 0) or chars NULL. chars has what it had
  */

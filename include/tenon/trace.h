@@ -145,8 +145,7 @@ TN_API TN_MUST_USE tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_
  * n        traces in the page, at least 1
  * Size     the page's own 140 kB, about 0.6 kB for each op of a step with small tensors, at most
  *          1.3 MB for pictures of a trace's large ones: fewer values make a smaller page
- * Errors   file, traces or one of them NULL; n < 1; a trace has not ended; the file cannot be
- *          written
+ * Errors   file, traces or one of them NULL; n < 1; a trace that has not ended; no room in the file
  */
 TN_API TN_MUST_USE tn_status tn_trace_html(FILE *file, tn_trace *const *traces, int n);
 TN_OLD_NAME_(tn_graph_html, tn_trace_html);

@@ -74,8 +74,7 @@ static tn_status open_folder(tni_atomic_file *file)
     return error ? fail(file, "cannot open its folder", error) : TN_OK;
 }
 
-/* The file that path leads to (through a symbolic link): none yet (*old without a mode), or a
- * regular one. */
+/* The file that path leads to (through links): none yet (*old without a mode), or a regular one. */
 static tn_status find_target(tni_atomic_file *file, struct stat *old)
 {
     while (!realpath(file->name, file->target)) {

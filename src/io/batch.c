@@ -28,9 +28,8 @@ static tn_status push(tn_list *list, int64_t k, const char *what, const char *na
 
 static tn_status save(const tni_moved *m, int64_t k, const char *of, const char *var, tn_list *list)
 {
-    const double numbers[] = { m->n, m->momentum, 1 };
-    tn_status status =
-        push(list, k, "", "n", tn_from_data(numbers, TN_SHAPE(m->biased ? 3 : 2), TN_F64));
+    const double x[] = { m->n, m->momentum, 1 };
+    tn_status status = push(list, k, "", "n", tn_from_data(x, TN_SHAPE(m->biased ? 3 : 2), TN_F64));
     if (status == TN_OK) status = push(list, k, "of.", of, m->value);
     return status == TN_OK && m->var ? push(list, k, "var.", var, m->spread) : status;
 }
@@ -110,8 +109,7 @@ static tn_status read(const tni_input *in, tni_parts *parts, const tn_list *buff
     return TN_OK;
 }
 
-/* Whether loading the file ends this thread's batch: it has another one, or buffers that the batch
- * moves. */
+/* Whether loading ends this thread's batch: the file has another, or buffers that it moves. */
 static bool ends_batch(const tni_parts *parts, const tn_list *buffers)
 {
     bool ends = parts->batch->n > 0;

@@ -52,8 +52,7 @@ static tn_generator *generator_of(const tn_checkpoint *c, int i)
     return i < 0 ? tn_default_generator() : c->generators[i];
 }
 
-/* n values of a dtype (n = 0: one, of rank 0): added to list, or read from file, where the entry
- * must be just like this. */
+/* n values of a dtype (0: one, of rank 0): added to list, or read from an entry just like this. */
 static tn_status value(tn_list *list, const tni_safetensors *file, const char *name, tn_dtype dtype,
                        int64_t n, void *at)
 {
@@ -85,8 +84,7 @@ static tn_status values_of(beside *s, tn_list *list, const tni_safetensors *file
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
-/* Weights that have become NaN must not replace the last good ones. Buffers may hold infinities: a
- * mask does. */
+/* Weights that became NaN must not replace good ones. Buffers may hold infinities: a mask does. */
 static tn_status check_module(const char *function, tn_module *model)
 {
     tn_list *list = tn_parameters(model);

@@ -18,8 +18,7 @@
 
 static const char latest[] = "tn_checkpoint_latest"; /* for messages: the one that most call */
 
-/* The step in a file's name, -1 for other files; *n: where the name ends and the mark of a
- * temporary may follow. */
+/* The step in a file's name, -1: another file; *n: its end, behind which a temporary has a mark. */
 static int64_t step_of(const char *file, const char *name, size_t *n)
 {
     size_t prefix = strlen(name);
@@ -78,8 +77,7 @@ static int read_steps(steps *s, DIR *dir, const char *name, bool sweep)
     return error;
 }
 
-/* Keeps the newest `keep` files up to that of `step` and removes older ones. keep 0: none is
- * removed. Sweeps. */
+/* Keeps the newest `keep` files up to that of `step` (0: all), removes older ones. Sweeps. */
 static tn_status prune(const char *function, const char *folder, const char *name, int64_t step,
                        int keep)
 {

@@ -96,6 +96,8 @@ void tni_input_close(tni_input *in);
 #define tni_input_error(in, status, ...)                                                           \
     tni_file_error(status, (in)->function, (in)->path, __VA_ARGS__)
 #define tni_input_bad(in, ...) tni_input_error(in, TN_E_FORMAT, __VA_ARGS__)
+/* What a file of numbers is not that begins with these 8 bytes, in words; NULL: nothing known. */
+const char *tni_begins_as(const void *first);
 /* TN_E_FORMAT: NAME begins at `begin`, but the part before it ends at `end`. */
 tn_status tni_input_gap(const tni_input *in, const char *name, int64_t begin, int64_t end);
 

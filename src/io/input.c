@@ -171,6 +171,32 @@ void tni_input_close(tni_input *in)
     in->fd = -1, in->unread = NULL;
 }
 
+/* How other files begin that are mistaken for those of numbers, and what they are. */
+static const struct {
+    const char *begin, *what;
+} others[] = {
+    { "{", "JSON text" },
+    { "<", "a page of HTML or XML, as a failed download leaves" },
+    { "version ", "a pointer of Git LFS, not the file itself (git lfs pull)" },
+    { "GGUF", "a GGUF file" },
+    { "\x89HDF", "an HDF5 file" },
+    { "\x1f\x8b", "a file compressed by gzip" },
+    { "PK\3\4", "an archive (.npz, .pt, .zip): want tn_load_tensors for it" },
+    { "\x93NUMPY", "an array of NumPy's" },
+    { "\x80", "a pickle of Python's, but not of torch.save" },
+    { "\x08", "perhaps an ONNX model" }, /* field 1 of a protobuf message, a small number */
+};
+
+const char *tni_begins_as(const void *first)
+{
+    const char *text = first;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!memcmp(first, others[i].begin, strlen(others[i].begin))) return others[i].what;
+    for (int i = 0; i < 8; i++)
+        if ((text[i] < ' ' && !strchr("\t\r\n", text[i])) || text[i] == 0x7f) return NULL;
+    return "text";
+}
+
 tn_status tni_input_gap(const tni_input *in, const char *name, int64_t begin, int64_t end)
 {
     return tni_input_bad(in, "%.64s begins at %" PRId64 ": %s, want %" PRId64, name, begin,

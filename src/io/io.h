@@ -31,8 +31,7 @@ tn_tensor *tni_unread_tensor(tni_input *in, int64_t at, tn_shape shape, tn_dtype
 
 /* tn_checkpoint_save under another function's name. */
 tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, const char *path);
-/* Whether a file can be loaded; reads all of it. *error: the errno if it could not be opened, or
- * 0. */
+/* Whether a file can be loaded; reads all of it. *error: the errno if it was not opened, or 0. */
 tn_status tni_checkpoint_verify(const char *function, const char *path, int *error);
 
 /* ---- dtypes of files (dtypes.c) -------------------------------------------------------------- */
@@ -52,8 +51,7 @@ const tni_file_dtype *tni_file_dtype_of(tn_dtype dtype);
 bool tni_file_dtype_kept(const tni_file_dtype *d);
 /* Whether o (NULL: zeros) lets them be read. */
 bool tni_file_dtype_wanted(const tni_file_dtype *d, const tn_load_options *o);
-/* n values, big: in the other order of bytes, to as many of the tensor's dtype. `from` may lie at
- * the end of `to`. */
+/* n values (big: the other order of bytes) to as many of d's dtype; from may be the end of to. */
 void tni_widen(const tni_file_dtype *d, bool big, const unsigned char *from, char *to, size_t n);
 
 /* ---- PyTorch's .pt files: a zip archive of a pickle and of the storages it names ------------- */

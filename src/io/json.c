@@ -210,8 +210,8 @@ bool tni_json_integer(tni_json *j, int64_t *value)
 bool tni_json_word(tni_json *j, const char *word)
 {
     size_t n = strlen(word);
-    bool there =
-        tni_json_kind(j) == 'n' && (size_t)(j->end - j->at) >= n && memcmp(j->at, word, n) == 0;
+    const bool fits = tni_json_kind(j) == 'n' && (size_t)(j->end - j->at) >= n;
+    const bool there = fits && memcmp(j->at, word, n) == 0;
     if (there) j->at += n;
     return there;
 }

@@ -139,8 +139,7 @@ static tn_status read_map(const tni_input *in, const tni_json_node *map, tni_cho
     return status;
 }
 
-/* An index of several files: { "metadata": ..., "weight_map": { NAME: FILE } }, as Hugging Face's
- * tools write it. */
+/* An index, as Hugging Face's tools write it: { "metadata": ..., "weight_map": { NAME: FILE } }. */
 static tn_status read_index(const tni_input *in, tni_bytes *text, tni_choice *c, tn_list *all)
 {
     tni_json_tree tree;
@@ -184,7 +183,8 @@ static tn_list *load(const char *function, const char *path, tni_choice *c, tn_m
     if (status != TN_OK) return NULL;
     status = tni_input_read(&in, 0, first, (size_t)TNI_MIN(in.size, (int64_t)sizeof first));
     /* torch.save before 1.6 (or on request) begins with a pickle of a number of 10 bytes */
-    const bool pt = !memcmp(first, "PK\3\4", 4) || !memcmp(first, "\x80\x02\x8a\x0a", 4);
+    const bool pt =
+        !memcmp(first, "PK\3\4", 4) || (first[0] == '\x80' && !memcmp(first + 2, "\x8a\x0a", 2));
     /* the header's length in a safetensors file has no high bytes */
     const bool json = first[0] == '{' && (in.size < 8 || memcmp(first + 4, "\0\0\0", 4) != 0);
     tn_list *list = status == TN_OK && json ? load_index(&in, c) : NULL;

@@ -222,8 +222,7 @@ static tn_status stage_part(const tni_input *in, tni_part *part)
     return part->staged ? TN_OK : tni_in_file(in->function, in->path);
 }
 
-/* A copy of a list that later loading does not write to; with its versions, so that it can be
- * loaded back. */
+/* A copy of a list, with its versions, that loading does not write to: it can be loaded back. */
 static tn_list *copied(const tn_list *live)
 {
     tn_list *copy = live ? tni_list_copy(live) : NULL;
@@ -246,13 +245,13 @@ static tn_status load_module(const tni_input *in, tni_part *part, bool is_last)
 
 static void put_back(const tni_parts *parts)
 {
+    const tn_load_options plain = { 0 };
     tni_saved_error was;
     tni_error_save(&was);
     for (int i = 0; i < parts->n; i++) {
         const tni_part *part = &parts->part[i];
         if (part->before)
-            tni_disregard(
-                tn_load_state_dict(part->p.module, part->before, (tn_load_options){ 0 }, NULL));
+            tni_disregard(tn_load_state_dict(part->p.module, part->before, plain, NULL));
     }
     tni_error_restore(&was);
 }

@@ -24,8 +24,7 @@ typedef struct tni_names {
     tni_map places;  /* name -> place in it, from 1 */
 } tni_names;
 
-/* Appends an item of `size` bytes. 1: done, 0: its name was there, and is found no more, -1: out of
- * memory, with a message. */
+/* Appends an item of `size` bytes: 1; 0: its name was there, is found no more; -1: no memory. */
 int tni_names_add(tni_names *names, void *items, const void *item, size_t size);
 /* The index of a name, -1: none. */
 int tni_names_find(const tni_names *names, const char *text);

@@ -138,8 +138,7 @@ static bool own_key(const tni_writing *o, const char *key)
            !strcmp(key, TNI_VERSIONS) || !strcmp(key, TNI_ROLES) || !strcmp(key, TNI_CHECKSUM);
 }
 
-/* The caller's pairs, whose keys must not be ours. *tie_like: one would be read as a tie if the
- * file did not list the ties. */
+/* The caller's pairs, with no keys of ours. *tie_like: one reads as a tie where none are listed. */
 static tn_status check_pairs(const pairs *p, const tni_map *stored, const tni_writing *o,
                              bool *tie_like)
 {

@@ -161,6 +161,9 @@ START_TEST(refused)
     }
     assert_null(tn_csv_load(write_bytes("t.csv", "a\n1\0", 4), (tn_csv_options){ 0 }), TN_E_FORMAT,
                 "byte 3 is 0");
+    static const char lfs[] = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 3\n";
+    assert_null(tn_csv_load(write_bytes("t.csv", lfs, sizeof lfs - 1), (tn_csv_options){ 0 }),
+                TN_E_FORMAT, "a pointer of Git LFS, not the file itself (git lfs pull): want");
     assert_null(tn_csv_load(folder, (tn_csv_options){ 0 }), TN_E_IO, "is a folder");
     assert_null(tn_csv_load(NULL, (tn_csv_options){ 0 }), TN_E_INVALID, "path is NULL");
     tn_csv_free(NULL);

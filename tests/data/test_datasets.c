@@ -5,10 +5,11 @@
  * weights, within five standard deviations.
  *
  * Seen to fail: in src/ext/data/batches.c, a sample's generator that is not seeded; no wait for
- * threads in tni_batches_settle, or old locks in a forked child; finish called without the lock
- * (under ThreadSanitizer); a stream that goes on behind a failure, or where it stood in another
- * epoch; in sampler.c, members at j / n; keys without the logarithm of the weight; in loader.c, no
- * padding, or the largest size.
+ * threads in tni_batches_settle, or old locks in a forked child; what came of a task noted without
+ * the lock (under ThreadSanitizer); tensors of collate's with their strides, a failure of it that
+ * is dropped, the empty end of a stream that is collated; a stream that goes on behind a failure,
+ * or where it stood in another epoch; no padding, or the largest size; in sampler.c, members at
+ * j / n; keys without the logarithm of the weight.
  */
 #include <signal.h>
 #include <stdatomic.h>
@@ -36,7 +37,8 @@ typedef struct world {
     bool mute;   /* fails without a message */
     int draws;   /* more random numbers, and no pauses */
     atomic_int calls, at_once, most_at_once;
-    int64_t last; /* of a stream */
+    atomic_int collate; /* what comes of together for the batch from sample 20 on */
+    int64_t last;       /* of a stream */
 } world;
 
 static tn_status get(const tn_dataset *d, tn_sample *s)
@@ -250,6 +252,91 @@ START_TEST(draws_of_one_sample_differ)
 }
 END_TEST
 
+/* ---- collate --------------------------------------------------------------------------------- */
+
+/* Sums of v, y repeated, x as it is; some with strides of their own. */
+static tn_status together(const tn_dataset *d, tn_tensor *const *in, tn_tensor **out)
+{
+    const world *w = d->user;
+    const int64_t n = tn_size(in[1], 0);
+    if (n == 0) return TN_E_STATE;
+    const int64_t first = (int64_t)tn_at(in[1], TN_INDEX(0));
+    out[0] = tn_sum(tn_to_dtype(in[2], TN_F32), TN_AXES(1, 2), false);
+    out[1] = tn_expand(tn_unsqueeze(in[1], 1), TN_SHAPE(n, 3));
+    out[2] = tn_transpose(in[0], 0, 1);
+    const int status = first == 20 ? w->collate : TN_OK;
+    if (status == TN_E_SHAPE) out[1] = NULL;
+    if (status == TN_E_IO) tn_fail(TN_E_IO, "no glue");
+    return status == TN_E_SHAPE ? TN_OK : (tn_status)status;
+}
+
+/* Of rows of 3 a label and the rest. */
+static tn_status apart(const tn_dataset *d, tn_tensor *const *in, tn_tensor **out)
+{
+    ck_assert(!d->get);
+    out[0] = tn_to_dtype(tn_select(in[0], 1, 0), TN_I64);
+    out[1] = tn_narrow(in[0], 1, 1, 2);
+    return TN_OK;
+}
+
+START_TEST(batches_of_one_s_own)
+{
+    uint64_t wanted = 0;
+    for (int k = 0; k < COUNT(workers); k++) {
+        world *w = world_of(43);
+        tn_loader_options o = {
+            .batch_size = 10, .workers = workers[k], .collate = together, .n_out = 3
+        };
+        tn_loader *l = loader_of(w, o);
+        assert_made(l);
+        tn_tensor *out[3];
+        uint64_t h = 1;
+        for (int64_t i = 0; i < 5; i++) {
+            ck_assert_int_eq(tn_loader_next(l, out, 3), 1);
+            const int64_t n = i < 4 ? 10 : 3;
+            ck_assert(tn_is_contiguous(out[1]) && tn_is_contiguous(out[2]));
+            ck_assert_int_eq(tn_size(out[2], 1), n);
+            for (int64_t j = 0, y = 10 * i; j < n; j++, y++) {
+                ck_assert_double_eq(tn_at(out[0], &j, 1), (double)(y % 5 * 2 * y));
+                ck_assert_double_eq(tn_at(out[1], TN_INDEX(j, 2)), (double)y);
+                ck_assert_double_eq(tn_at(out[2], TN_INDEX(0, j)), (double)y);
+            }
+            h = add(h, tn_hash(out[2]));
+        }
+        ck_assert_int_eq(tn_loader_next(l, out, 3), 0);
+        if (k == 0) wanted = h;
+        ck_assert_uint_eq(h, wanted);
+        /* failures come when the batch is due */
+        const tn_status failures[] = { TN_E_IO, TN_E_STATE, TN_E_SHAPE };
+        const char *const texts[] = { "no glue", "collate returned ", "" };
+        for (int f = 0; f < 3; f++) {
+            w->collate = failures[f];
+            assert_ok(tn_loader_seek(l, 0, 0));
+            for (int i = 0; i < 2; i++) ck_assert_int_eq(tn_loader_next(l, out, 3), 1);
+            for (int again = 0; again < 2; again++) ck_assert_int_eq(tn_loader_next(l, out, 3), -1);
+            ck_assert(strstr(tn_error(), "tn_loader_next: worlds, the batch from sample 20: "));
+            ck_assert_msg(strstr(tn_error(), texts[f]) != NULL, "%s", tn_error());
+            w->collate = TN_OK;
+            tn_error_clear();
+            ck_assert_int_eq(tn_loader_next(l, out, 3), 1);
+            ck_assert_double_eq(tn_at(out[1], TN_INDEX(0, 0)), 20);
+        }
+    }
+    world *w = world_of(-1); /* a stream: no empty batch is collated */
+    w->end = 20;
+    tn_loader *l = loader_of(
+        w, (tn_loader_options){ .batch_size = 10, .workers = 2, .collate = together, .n_out = 3 });
+    tn_tensor *out[3];
+    for (int i = 0; i < 3; i++) ck_assert_int_eq(tn_loader_next(l, out, 3), i < 2);
+    tn_tensor *rows = tn_reshape(tn_arange(0, 12, 1, TN_F32), TN_SHAPE(4, 3));
+    const tn_loader_options o = { .batch_size = 4, .collate = apart, .n_out = 2 };
+    l = owned(tn_loader_new(&rows, 1, o));
+    ck_assert_int_eq(tn_loader_next(l, out, 2), 1);
+    ck_assert_double_eq(tn_at(out[0], TN_INDEX(2)), 6);
+    ck_assert_double_eq(tn_at(out[1], TN_INDEX(2, 1)), 8);
+}
+END_TEST
+
 /* ---- failures -------------------------------------------------------------------------------- */
 
 START_TEST(a_failure_names_its_sample)
@@ -331,6 +418,8 @@ START_TEST(refused)
         { { "d", 4, &ok, 1, get, NULL }, { .ahead = -1 }, TN_E_INVALID, "ahead -1" },
         { { "d", 4, &ok, 1, get, NULL }, { .draws = -1 }, TN_E_INVALID, "draws -1" },
         { { "d", 4, &ok, 1, get, NULL }, { .draws = 5 }, TN_E_INVALID, "draws 5 of 4 rows" },
+        { { "d", 4, &ok, 1, get, NULL }, { .n_out = 1 }, TN_E_INVALID, "n_out 1: want collate's" },
+        { { "d", 4, &ok, 1, get, NULL }, { .collate = apart }, TN_E_INVALID, "n_out 0: want" },
         { { "d", -1, &ok, 1, get, NULL }, { .shuffle = true }, TN_E_INVALID, "a stream: want" },
         { { "d", -1, &ok, 1, get, NULL }, { .draws = 3 }, TN_E_INVALID, "a stream: want" },
         { { "d", 5, &ok, 1, get, NULL }, { .weights = w }, TN_E_SHAPE, "each of 5 rows" },
@@ -619,9 +708,9 @@ Suite *test_suite(void)
     Suite *suite = suite_create("datasets");
     TCase *t = file_case(suite, "datasets");
     add_tests(t, any_number_of_workers, goes_on_in_the_middle, left_and_begun_again,
-              draws_of_one_sample_differ, a_failure_names_its_sample, sizes_are_checked, refused,
-              streams, weights, weights_without_replacement, classes_have_equal_shares,
-              samples_of_a_split, freed_at_any_time, goes_on_after_fork,
+              draws_of_one_sample_differ, batches_of_one_s_own, a_failure_names_its_sample,
+              sizes_are_checked, refused, streams, weights, weights_without_replacement,
+              classes_have_equal_shares, samples_of_a_split, freed_at_any_time, goes_on_after_fork,
               every_request_may_be_refused);
     datasets_csv_cases(suite);
     return suite;

@@ -157,6 +157,8 @@ START_TEST(files_refused)
     } rows[] = {
         { "", 0, "begins with nothing: want PNG or JPEG" },
         { "GIF89a", 6, "begins with 47 49 46 38: want PNG or JPEG" },
+        { "<!DOCTYPE html>", 15,
+          "a page of HTML or XML, as a failed download leaves: begins with 3c 21 44 4f: want" },
         { "\xff\xd8\xff", 3, "Premature end of JPEG file" },
         { "\x89PNG\r\n\x1a\n", 8, "the file is cut off" },
         { "\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\x7f\xff\xff\xff\x7f\xff\xff\xff\x08\2\0\0\0\x03\x95\xb9"

@@ -535,6 +535,20 @@ LIST(tn_dataset, datasets, { "one", 5, varying + 1, 1, sample_drawn, NULL },
      { "two", 5, varying, 2, sample_made, NULL }, { "stream", -1, varying, 2, sample_made, NULL },
      { "torn", 5, varying + 1, 1, sample_fails, NULL }, { "empty", 0, NULL, 0, NULL, NULL })
 
+static tn_status batch_kept(const tn_dataset *d, tn_tensor *const *in, tn_tensor **out)
+{
+    (void)d;
+    out[0] = in[0];
+    return TN_OK;
+}
+static tn_status batch_torn(const tn_dataset *d, tn_tensor *const *in, tn_tensor **out)
+{
+    (void)d, (void)in;
+    out[0] = NULL;
+    return TN_OK;
+}
+LIST(collate_function, collates, batch_kept, batch_torn)
+
 static tn_tensor *loss_forward(tn_module *m, void *user)
 {
     (void)user;

@@ -27,6 +27,7 @@ CHOICES(factor_function, factors)
 CHOICES(batch_function, next_batches)
 extern _Thread_local bool batch_given; /* the call before gave one: false before the first */
 CHOICES(tn_dataset, datasets)
+CHOICES(collate_function, collates)
 CHOICES(loss_function_, losses)
 CHOICES(tn_check_step, check_steps)
 CHOICES(tn_profile_step, profile_steps)

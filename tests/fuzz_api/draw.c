@@ -731,9 +731,10 @@ DRAW(idx_file)
 }
 DRAW(npy_file)
 {
-    static const char bytes[] = "\x93NUMPY\1\0\x36\0{'descr': '<f4', 'fortran_order': True, "
-                                "'shape': (1, 2)}12345678";
+    static const char bytes[] = "\x93NUMPY\1\0\x36\0{'descr': '<f4', 'fortran_order': False, "
+                                "'shape': (2,) }12345678";
     const char *name = in_folder(w, "d.npy");
+    (void)unlink(name); /* tensors may be maps of it */
     write_file(name, bytes, sizeof bytes - 1);
     s->v.npy_file = readable(w, name);
 }
@@ -1208,7 +1209,9 @@ OPTIONS(loader_options, tn_loader_options, LONG(batch_size, 1, 3), FLAG(shuffle)
         FLAG(prefetch), LONG(parts, 0, 2), LONG(part, 0, 1), o.seed = chance(w),
         LONG(workers, 0, 2), LONG(ahead, 0, 2), LONG(draws, 0, 3), FLAG(without_replacement),
         REAL(pad, 0, 9), o.weights = below(w, 6) ? NULL : pick_tensor(w, tn_rand(TN_SHAPE(5))),
-        o.classes = below(w, 6) ? NULL : pick_tensor(w, any_tensor(w)))
+        o.classes = below(w, 6) ? NULL : pick_tensor(w, any_tensor(w)),
+        o.collate = below(w, 6) ? NULL : collates[w->mode == SOUND ? 0 : below(w, n_collates)],
+        o.n_out = o.collate ? 1 : 0)
 OPTIONS(metric_options, tn_metric_options, o.classes = below(w, 4) ? 0 : pick_long(w, 2, 3),
         o.rows = below(w, 4) ? 0 : pick_long(w, 1, 9),
         o.top_k = below(w, 4) ? 0 : pick_long(w, 1, 2), FLAG(use_ignore_index),

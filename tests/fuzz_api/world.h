@@ -20,6 +20,7 @@ typedef tn_status (*apply_function)(tn_module *m, void *user);
 typedef bool (*keep_function)(const tn_entry *entry, void *user);
 typedef double (*factor_function)(int64_t step, void *user);
 typedef int (*batch_function)(tn_module *m, void *user);
+typedef tn_status (*collate_function)(const tn_dataset *d, tn_tensor *const *in, tn_tensor **out);
 typedef tn_tensor *(*loss_function_)(tn_module *m, void *user);
 
 /* An argument: a member for every kind, named after it. */

@@ -119,7 +119,7 @@ def optimizers():
 
 
 def main():
-    HERE.mkdir(exist_ok=True)
+    (HERE / "protocol_3").mkdir(parents=True, exist_ok=True)
     optimizers()
     tree, other = checkpoint()
     save("checkpoint.pt", tree)
@@ -131,6 +131,9 @@ def main():
     expect("parts.pt", parts["ema"]["module"])
     expect("old_mixed.pt", save("old_mixed.pt", mixed(), _use_new_zipfile_serialization=False))
     expect("list.pt", flat(save("list.pt", [values((2,), 1), (values((3,), 2), values((1,), 3))])))
+    expect("protocol_3/archive.pt", save("protocol_3/archive.pt", {"w": values((2, 3), 1)}, pickle_protocol=3))
+    expect("protocol_3/old.pt", save("protocol_3/old.pt", {"w": values((3,), 2)}, pickle_protocol=3,
+                                     _use_new_zipfile_serialization=False))
     wrapped = {f"module.{k.replace('norm.', 'norm._orig_mod.')}": v for k, v in other.items()}
     save("wrapped.pt", wrapped)
     expect("wrapped.pt", other)

@@ -144,10 +144,11 @@ grep -q '>first 0<' confusion.svg
 
 # Data of one's own: any number of workers makes the same batches; and a table in two parts.
 {
-    echo '#define _DEFAULT_SOURCE'
     echo '#include <tenon/tenon.h>'
     block_with RECORD data.md
     block_with tn_csv_load data.md
+    block_with tn_masked_select data.md
+    block_with n_train data.md
     cat <<'END'
 static int64_t count(tn_loader *loader, uint64_t *h)
 {
@@ -163,6 +164,41 @@ static int64_t count(tn_loader *loader, uint64_t *h)
     tn_loader_free(loader);
     return n;
 }
+static tn_status count_up(const tn_dataset *d, tn_sample *s)
+{
+    int64_t *id = s->to[0];
+    (void)d;
+    s->size[0] = s->index % 4;
+    for (int i = 0; i < s->index % 4; i++) id[i] = 10 * s->index + i;
+    return TN_OK;
+}
+/* 6 samples: 10; 20, 21; 30, 31, 32; 50, and nothing of 0 and 4 */
+static bool ids_in_a_row(void)
+{
+    static const tn_field f = { .dtype = TN_I64, .shape = { 1, { 3 } }, .varies = true };
+    static const tn_dataset d = { .length = 6, .fields = &f, .n_fields = 1, .get = count_up };
+    tn_loader *loader =
+        tn_loader_from(&d, (tn_loader_options){ .batch_size = 6, .workers = 2, .collate = packed, .n_out = 2 });
+    tn_tensor *batch[2];
+    if (tn_loader_next(loader, batch, 2) != 1) TN_CHECK(tn_error_status());
+    bool right = tn_numel(batch[0]) == 7 && tn_at(batch[0], TN_INDEX(5)) == 32 && tn_at(batch[1], TN_INDEX(5)) == 6;
+    tn_loader_free(loader);
+    return right;
+}
+static bool text_in_windows(const char *path)
+{
+    tn_text *text = tn_text_load(path, 0);
+    TN_CHECK_PTR(text);
+    tn_loader *loader = windows(text, 10);
+    tn_tensor *batch[2];
+    if (tn_loader_next(loader, batch, 2) != 1) TN_CHECK(tn_error_status());
+    bool right = tn_size(batch[0], 0) == (text->n_train - 1) / 10 && tn_size(batch[1], 1) == 10;
+    for (int i = 0; i < 9; i++)
+        right &= tn_at(batch[0], TN_INDEX(3, i + 1)) == tn_at(batch[1], TN_INDEX(3, i));
+    tn_loader_free(loader);
+    tn_text_free(text);
+    return right;
+}
 int main(int argc, char **argv)
 {
     tn_scope scope = tn_scope_begin();
@@ -170,7 +206,8 @@ int main(int argc, char **argv)
     tn_loader *train, *valid;
     uint64_t h = 0, same = 0;
     int64_t n = count(records(argv[argc - 2], &d, 0), &h), m = count(records(argv[argc - 2], &d, 3), &same);
-    bool right = n == 100 && m == 100 && h == same && table(argv[argc - 1], &train, &valid);
+    bool right = n == 100 && m == 100 && h == same && ids_in_a_row() && text_in_windows(argv[argc - 1]) &&
+                 table(argv[argc - 1], &train, &valid);
     if (!right) TN_CHECK(tn_error_status());
     n = count(train, &h), m = count(valid, &h);
     printf("samples: %lld, %lld\n", (long long)n, (long long)m);

@@ -34,7 +34,10 @@ START_TEST(H2_idx)
         { "", 0, "shorter than an IDX header" },
         { "\0\0\x08", 3, "shorter than an IDX header" },
         { "\0\0\x08\2\0\0\0\1", 8, "shorter than an IDX header" },
-        { "<!DOCTYPE html>", 15, "this looks like HTML, not like IDX: was a web page saved?" },
+        { "<!DOCTYPE html>", 15,
+          "a page of HTML or XML, as a failed download leaves: want an IDX file" },
+        { "version https://git-lfs.github.com/spec/v1", 42,
+          "a pointer of Git LFS, not the file itself (git lfs pull): want an IDX file" },
         { "\0\0\7\1\0\0\0\1\1", 9, BEGINS("00 00 07 01") },
         { "\0\0\x0a\1\0\0\0\1\1", 9, BEGINS("00 00 0a 01") },
         { "\0\0\x0f\1\0\0\0\1\1", 9, BEGINS("00 00 0f 01") },
@@ -110,7 +113,7 @@ START_TEST(H5_gz_is_whole_or_refused)
     both[s1 + s2 - 8] ^= 1;
     no_idx("second checksum", both, s1 + s2, "incorrect data check");
     unsigned char *again = owned(gzip(packed, size, 6, &s1));
-    no_idx("gz.gz", again, s1, "the contents are compressed twice");
+    no_idx("gz.gz", again, s1, "its contents are compressed: want an IDX file");
 }
 END_TEST
 

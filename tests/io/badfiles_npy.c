@@ -4,7 +4,8 @@
  * Truth: golden/npy, made by NumPy (make_npy.py); headers as older writers made them, byte by byte.
  *
  * Seen to fail: in src/ext/pt/npy.c, the sign of short integers not extended; the order of bytes
- * or of axes ignored; a key that stands twice taken; the bytes of bool left as they are.
+ * or of axes ignored; a key that stands twice taken; the bytes of bool left as they are; a map that
+ * is shared, that begins before the values, or of values in another order.
  */
 #include "io/cases.h"
 
@@ -94,6 +95,84 @@ START_TEST(any_tensor_is_saved)
 }
 END_TEST
 
+/* ---- maps ------------------------------------------------------------------------------------ */
+
+/* A map is what is loaded, or refused where values would have to be changed. */
+START_TEST(numpy_s_files_mapped)
+{
+    static const char *const other[] = { "big_float32", "big_int16", "fortran", "int8",
+                                         "int16",       "uint16",    "uint32" };
+    for (int i = 0; i < COUNT(forms); i++) {
+        bool loaded = forms[i].letter == 'b';
+        for (int k = 0; k < COUNT(other); k++) loaded |= !strcmp(other[k], forms[i].name);
+        tn_tensor *t = tn_npy_map(golden_npy(forms[i].name));
+        ck_assert_msg(!t == loaded, "%s: %s", forms[i].name, tn_error());
+        if (t) ck_assert_uint_eq(tn_hash(t), tn_hash(tn_npy_load(golden_npy(forms[i].name))));
+    }
+    assert_null(tn_npy_map(golden_npy("big_int16")), TN_E_FORMAT,
+                "big_int16.npy: int16, big-endian: want tn_npy_load for it");
+    assert_null(tn_npy_map(golden_npy("fortran")), TN_E_FORMAT, "float64, columns first: want");
+    assert_null(tn_npy_map(golden_npy("bool")), TN_E_INVALID, "bool from byte 128 on: want");
+    assert_null(tn_npy_map(in_folder("missing.npy")), TN_E_IO, "tn_npy_map: ");
+}
+END_TEST
+
+START_TEST(raw_rows)
+{
+    unsigned char bytes[4 + 3 * 4];
+    for (int i = 0; i < COUNT(bytes); i++) bytes[i] = (unsigned char)(i * 10);
+    const char *path = write_bytes("raw", bytes, sizeof bytes);
+    tn_tensor *t = tn_raw_map(path, 4, TN_SHAPE(2, 2), TN_U8);
+    assert_made(t);
+    ck_assert_int_eq(tn_rank(t), 3);
+    ck_assert_int_eq(tn_size(t, 0), 3);
+    ck_assert_int_eq(memcmp(tn_data(t), bytes + 4, 12), 0);
+    float third;
+    memcpy(&third, bytes + 12, 4);
+    ck_assert_float_eq((float)tn_at(tn_raw_map(path, 4, TN_SCALAR, TN_F32), TN_INDEX(2)), third);
+    /* values are read when they are looked at; what is written stays here */
+    tn_tensor *later = tn_raw_map(path, 0, TN_SHAPE(16), TN_U8);
+    bytes[5] = 77;
+    FILE *file = fopen(path, "r+b");
+    ck_assert(file && fwrite(bytes, 1, sizeof bytes, file) == sizeof bytes && !fclose(file));
+    ck_assert_double_eq(tn_at(later, TN_INDEX(0, 5)), 77);
+    assert_ok(tn_fill_(later, 3));
+    size_t n;
+    const char *now = owned(read_bytes(path, &n));
+    ck_assert(n == sizeof bytes && memcmp(now, bytes, n) == 0);
+    /* a loader has the rows, the file may be gone */
+    tn_loader *l =
+        owned(tn_loader_new(&t, 1, (tn_loader_options){ .batch_size = 2, .workers = 1 }));
+    ck_assert_int_eq(remove(path), 0);
+    tn_tensor *batch;
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(tn_loader_next(l, &batch, 1), 1);
+    ck_assert_double_eq(tn_at(batch, TN_INDEX(0, 1, 1)), 150);
+}
+END_TEST
+
+START_TEST(maps_refused)
+{
+    const char *path = write_bytes("raw", "0123456789", 10);
+    const tn_shape all = { TN_MAX_RANK, { 1, 1, 1, 1, 1, 1, 1, 1 } };
+#define WHOLE " on: want whole ones of 3"
+    assert_null(tn_raw_map(path, 0, TN_SHAPE(3), TN_U8), TN_E_FORMAT,
+                "raw: 10 bytes, rows from 0" WHOLE);
+    assert_null(tn_raw_map(path, 10, TN_SHAPE(3), TN_U8), TN_E_FORMAT,
+                "raw: 10 bytes, rows from 10" WHOLE);
+    assert_null(tn_raw_map(path, 22, TN_SHAPE(3), TN_U8), TN_E_FORMAT,
+                "raw: 10 bytes, rows from 22" WHOLE);
+    assert_null(tn_raw_map(path, 2, TN_SHAPE(2), TN_F32), TN_E_INVALID, "f32 from byte 2 on: want");
+    assert_null(tn_raw_map(path, 0, TN_SHAPE(2), TN_BOOL), TN_E_INVALID, "bool from byte 0 on");
+    assert_null(tn_raw_map(path, -1, TN_SHAPE(2), TN_U8), TN_E_INVALID, "skip -1, rows of [2] u8");
+    assert_null(tn_raw_map(path, 0, TN_SHAPE(0), TN_U8), TN_E_INVALID, "rows of [0] u8: want");
+    assert_null(tn_raw_map(path, 0, all, TN_U8), TN_E_INVALID, "at most 7 sizes >= 1");
+    assert_null(tn_raw_map(path, 0, TN_SHAPE(-2), TN_U8), TN_E_SHAPE, "tn_raw_map: ");
+    assert_null(tn_raw_map(path, 0, TN_SHAPE(2), (tn_dtype)99), TN_E_INVALID, "rows of [2]");
+    assert_null(tn_raw_map(folder, 0, TN_SHAPE(2), TN_U8), TN_E_IO, "is a folder");
+    assert_null(tn_raw_map(NULL, 0, TN_SHAPE(2), TN_U8), TN_E_INVALID, "path is NULL");
+}
+END_TEST
+
 /* ---- headers --------------------------------------------------------------------------------- */
 
 static const char *file_of(const char *header, size_t values, int byte)
@@ -146,17 +225,17 @@ START_TEST(npy_refused)
         { "{'descr': '<f4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,2)}", 8, DICT },
         { "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}", 8, DICT },
         { "{'descr': '<f4', 'descr': '<f4', 'shape': (2,)}", 8,
-          "the header's key descr: want descr, fortran_order and shape, once" },
+          "the key descr: want descr, fortran_order and shape, once" },
         { "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'more': 1}", 8,
-          "the header's key more: want descr, fortran_order and shape, once" },
+          "the key more: want descr, fortran_order and shape, once" },
         { "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,)}", 8,
           "records of several fields: want one number for each value" },
         { "{'descr': '|O', 'fortran_order': False, 'shape': (2,)}", 8,
           "its values are Python objects: want numbers" },
         { "{'descr': '<c8', 'fortran_order': False, 'shape': (1,)}", 8,
-          "dtype complex64: want float16 to 64, int8 to 64, uint8 to 32 or bool" },
+          "dtype complex64: want float16 to 64, int8 to 64, uint8 to 32, bool" },
         { "{'descr': '<u8', 'fortran_order': False, 'shape': (1,)}", 8,
-          "dtype uint64: want float16 to 64, int8 to 64, uint8 to 32 or bool" },
+          "dtype uint64: want float16 to 64, int8 to 64, uint8 to 32, bool" },
         { "{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}", 7,
           "[2] of float32 are 8 bytes, the file has 7 behind its header" },
         { "{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}", 9,
@@ -174,9 +253,12 @@ START_TEST(npy_refused)
         size_t n;
         const char *text;
     } files[] = {
-        { "", 0, "does not begin with \\x93NUMPY: want a .npy file" },
-        { "\x93NUMPY\1\0\5", 9, "does not begin with \\x93NUMPY: want a .npy file" },
-        { "PK\3\4 an archive", 15, "an archive (.npz): want tn_load_tensors for it" },
+        { "", 0, "no \\x93NUMPY at first: want a .npy file" },
+        { "\x93NUMPY\1\0\5", 9, "no \\x93NUMPY at first: want a .npy file" },
+        { "PK\3\4 an archive", 15,
+          "an archive (.npz, .pt, .zip): want tn_load_tensors for it: want a .npy file" },
+        { "<html>\n<head>", 13,
+          "a page of HTML or XML, as a failed download leaves: want a .npy file" },
         { "\x93NUMPY\1\1\0\0", 10, "version 1.1: want 1.0, 2.0 or 3.0" },
         { "\x93NUMPY\1\0\5\0abcd", 14, "a header of 5 bytes: want at most 65535, within the file" },
         { "\x93NUMPY\1\0\4\0{}\0x", 14, DICT },
@@ -206,6 +288,9 @@ void badfiles_npy_cases(Suite *suite)
     TCase *t = file_case(suite, "npy");
     tcase_add_test(t, numpy_s_files);
     tcase_add_test(t, any_tensor_is_saved);
+    tcase_add_test(t, numpy_s_files_mapped);
+    tcase_add_test(t, raw_rows);
+    tcase_add_test(t, maps_refused);
     tcase_add_test(t, headers_of_other_writers);
     tcase_add_test(t, npy_refused);
 }

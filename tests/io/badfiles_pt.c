@@ -140,7 +140,7 @@ static archive *good_archive(void)
 /* Spoils one field of a header (LOCAL), a directory entry (CENTRAL) or the end record. */
 enum { LOCAL, CENTRAL, END };
 
-#define NO_END "no end record in the last 22 bytes: cut off, or followed by something else"
+#define NO_END "no end record in the last 22 bytes: cut off, or something follows"
 #define DIFFER "m/data/0: the header at 176 and the directory differ"
 
 static const struct {
@@ -173,9 +173,8 @@ static const struct {
     { "place at the edge", CENTRAL, 2, 42, 4, 240, "m/version: no room for its header at 240" },
     { "size outside", CENTRAL, 1, 24, 4, 4000, "m/data/0: 4000 bytes stored as 8" },
     { "signature", CENTRAL, 1, 0, 4, 0, "the directory is damaged at entry 1" },
-    { "no name", CENTRAL, 1, 28, 2, 0, "an entry's name has 0 bytes: 1 to 1024 are possible" },
-    { "long name", CENTRAL, 1, 28, 2, 1025,
-      "an entry's name has 1025 bytes: 1 to 1024 are possible" },
+    { "no name", CENTRAL, 1, 28, 2, 0, "an entry's name has 0 bytes: want 1 to 1024" },
+    { "long name", CENTRAL, 1, 28, 2, 1025, "an entry's name has 1025 bytes: want 1 to 1024" },
     { "name over the end", CENTRAL, 2, 28, 2, 10, "the directory is damaged at entry 2" },
     { "extra over the end", CENTRAL, 2, 30, 2, 1, "the directory is damaged at entry 2" },
     { "a comment", CENTRAL, 1, 32, 2, 1, "the directory is damaged at entry 1" },

@@ -59,6 +59,8 @@ static const struct {
     { "parts.pt", NULL, { .key = "ema.module" }, 0, "" },
     { "old_mixed.pt", NULL, { 0 }, 0, "" },
     { "list.pt", NULL, { .key = "*" }, 0, "" },
+    { "protocol_3/archive.pt", NULL, { 0 }, 0, "" },
+    { "protocol_3/old.pt", NULL, { 0 }, 0, "" },
     { "wrapped.pt", NULL, { .unwrap = true }, 0, "" },
     { "foreign.pt",
       NULL,

@@ -43,6 +43,7 @@ static const struct zero {
     { "tn_spectral_norm_options", "eps", NULL, "a norm of 0 is none to divide by" },
     { "tn_metric_options", "top_k classes rows", NULL, "at least 1, 2, 1" },
     { "tn_loader_options", "batch_size parts ahead draws", NULL, "at least 1" },
+    { "tn_loader_options", "n_out", NULL, "as many as without collate" },
     { "tn_loader_options", "workers", NULL, "0 is none; the batches are the same" },
     { "tn_profile_options", "steps rows", NULL, "at least 1" },
     { "tn_data_parallel_options", "bucket_bytes", NULL, "a bucket holds at least one gradient" },

@@ -144,8 +144,7 @@ static void count(tn_capture *c, bool back)
     }
 }
 
-/* Undoes what tn_optim_step counted in the capture. The first call noted holds the counts from
- * before it. */
+/* Undoes what tn_optim_step counted in the capture: the first note holds the counts before it. */
 static void uncount(tn_capture *c)
 {
     for (size_t i = c->n_steps; i-- > 0;) {
@@ -242,8 +241,7 @@ static tn_status check_inputs(const tn_capture *c, int n, tn_tensor *const *inpu
     return TN_OK;
 }
 
-/* Copies into the capture's own input, made in the first run. A host tensor is read at once,
- * without waiting for the device. */
+/* Copies into the capture's own input, of the first run; a host tensor at once, without a wait. */
 static tn_status copy_input(tn_capture *c, int i, tn_tensor *from)
 {
     if (!c->input[i]) {

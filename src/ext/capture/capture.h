@@ -1,6 +1,5 @@
 /*
- * capture.h - the inside of a captured step: what is noted on the host while it is captured, and
- * how it treats its optimizers.
+ * capture.h - the inside of a captured step: what the host notes meanwhile, and its optimizers.
  *
  * The host's work inside a captured step is done only once, and the graph holds raw addresses. So
  * the notes keep every older storage that the step uses, list the storages made in the step that
@@ -55,8 +54,7 @@ typedef struct tni_notes {
     tni_saved_error refused; /* why the capture fails at its end; status TN_OK: it does not */
 } tni_notes;
 
-/* Starts taking notes of what this thread does, until the end. NULL and TN_E_NOMEM, or TN_E_STATE
- * if any thread is capturing a step. */
+/* Takes notes of this thread until the end. NULL: TN_E_NOMEM; TN_E_STATE, a thread is capturing. */
 tni_notes *tni_notes_begin(tn_capture *owner);
 /* Also takes back what the step did to the leaves' grads, and keeps it for the runs. */
 void tni_notes_end(tni_notes *r);

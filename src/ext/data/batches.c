@@ -24,10 +24,11 @@ typedef struct task {
 
 static void close_batch(const tn_loader *l, const tni_batch *b)
 {
-    for (int k = 0; k < l->data->n_fields; k++) {
-        if (l->graphs && b->field[k]) l->graphs->forget(tni_data(b->field[k]));
-        tn_drop(b->field[k]);
+    for (int k = 0; k < l->n_out; k++) {
+        if (l->graphs && b->out[k]) l->graphs->forget(tni_data(b->out[k]));
+        tn_drop(b->out[k]);
     }
+    for (int k = 0; k < l->data->n_fields; k++) tn_drop(b->field[k]);
     tni_free(b->field, b->nbytes);
 }
 
@@ -41,7 +42,8 @@ static tn_tensor *make_tensor(const tn_field *f, int64_t n)
 static tn_status open_batch(tn_loader *l, tni_batch *b, int64_t epoch, int64_t position)
 {
     const tn_dataset *d = l->data;
-    const size_t n_fields = (size_t)d->n_fields, sizes = l->n_out > d->n_fields ? n_fields : 0;
+    const size_t n_fields = (size_t)d->n_fields, sizes = l->n_in > d->n_fields ? n_fields : 0;
+    const size_t tensors = n_fields + (size_t)l->n_in + 2 * (size_t)l->n_out;
     const int64_t begin = position * l->o.batch_size;
     int64_t n = l->o.batch_size; /* some may be left over for no part at the end of an epoch */
     if (l->rows >= 0) n = TNI_MIN(n, l->rows - begin);
@@ -49,11 +51,12 @@ static tn_status open_batch(tn_loader *l, tni_batch *b, int64_t epoch, int64_t p
     *b = (tni_batch){ .epoch = epoch, .position = position, .n = n, .failed = n, .made = n };
     b->first = begin + l->o.part * n;
     if (!tni_mul_size((size_t)n, (1 + sizes) * sizeof *b->index, &b->nbytes) ||
-        !tni_add_size(b->nbytes, n_fields * sizeof *b->field, &b->nbytes))
+        !tni_add_size(b->nbytes, tensors * sizeof *b->field, &b->nbytes))
         b->nbytes = SIZE_MAX;
     b->field = tni_calloc(b->nbytes);
     if (!b->field) return TN_E_NOMEM;
-    b->index = (int64_t *)(void *)(b->field + n_fields);
+    b->out = b->field + n_fields;
+    b->index = (int64_t *)(void *)(b->field + tensors);
     if (sizes) b->size = b->index + n;
     const uint64_t seed = tni_mix(l->o.seed, (uint64_t)epoch);
     const int64_t *order = tni_sampler_order(&l->sampler, seed, epoch);
@@ -70,12 +73,14 @@ static tn_status open_batch(tn_loader *l, tni_batch *b, int64_t epoch, int64_t p
 
 /* ---- making samples: what threads run -------------------------------------------------------- */
 
-/* "NAME, sample 7: " and what went wrong. */
-static tn_status blame(const tn_dataset *d, int64_t index, tn_status status, uint64_t errors)
+/* "NAME, sample 7: " and what went wrong in get or collate. */
+static tn_status blame(const tn_dataset *d, const char *of, int64_t index, const char *function,
+                       tn_status status, uint64_t errors)
 {
-    if (tni_error_count == errors) tni_error(status, "get returned %s", tn_status_name(status));
-    return tni_error_prefix("tn_loader_next: %s, sample %" PRId64 ": ",
-                            d->name ? d->name : "a data set", index);
+    if (tni_error_count == errors)
+        tni_error(status, "%s returned %s", function, tn_status_name(status));
+    return tni_error_prefix("tn_loader_next: %s, %s %" PRId64 ": ",
+                            d->name ? d->name : "a data set", of, index);
 }
 
 /* Makes sample `index` as the i-th of a batch. *end: the stream has none. */
@@ -102,7 +107,7 @@ static tn_status make_sample(const tn_loader *l, const tni_worker *w, const tni_
             status = tni_error(TN_E_SHAPE, "field %d of size %" PRId64 ": want 0 to %" PRId64, k,
                                s.size[k], f->shape.size[0]);
     }
-    return status == TN_OK ? status : blame(d, index, status, errors);
+    return status == TN_OK ? status : blame(d, "sample", index, "get", status, errors);
 }
 
 /* All of a stream's batch, after what lies before it. *i: where it ended. */
@@ -162,13 +167,92 @@ static int64_t run(tn_loader *l, const tni_worker *w, task t, tni_saved_error *e
     return i;
 }
 
-/* What came of a task; under the lock. */
-static void finish(task t, int64_t failed, const tni_saved_error *error)
+/* ---- making the batch of its samples --------------------------------------------------------- */
+
+/* Field k, which varies, up to its longest, and *sizes. */
+static tn_tensor *padded(const tn_loader *l, const tni_batch *b, int k, tn_tensor **sizes)
 {
-    t.batch->done += t.n;
-    if (failed >= t.batch->failed) return;
-    t.batch->failed = failed;
-    t.batch->error = *error;
+    const tn_field *f = &l->data->fields[k];
+    const size_t value = tn_dtype_size(f->dtype);
+    int64_t longest = 0;
+    *sizes = tn_empty_as(TN_SHAPE(b->n), TN_I64, tn_cpu());
+    const tn_tensor *pad = tn_full_as(TN_SCALAR, l->o.pad, f->dtype, tn_cpu());
+    if (!*sizes || !pad) return NULL;
+    int64_t *size = tni_data(*sizes);
+    for (int64_t i = 0; i < b->made; i++) {
+        size[i] = b->size[i * l->data->n_fields + k];
+        longest = TNI_MAX(longest, size[i]);
+    }
+    tn_tensor *t = tn_contiguous(tn_narrow(b->field[k], 1, 0, longest));
+    char *at = t ? tni_data(t) : NULL;
+    const size_t row = (size_t)longest * tni_field_bytes(f) / (size_t)TNI_MAX(f->shape.size[0], 1);
+    for (int64_t i = 0; at && i < b->made; i++, at += row)
+        for (size_t from = longest ? row / (size_t)longest * (size_t)size[i] : row; from < row;
+             from += value)
+            memcpy(at + from, tni_data(pad), value);
+    return t;
+}
+
+/* The tensors of a batch: the fields', then sizes; of a stream's last batch as much as there is. */
+static tn_status tensors_of(const tn_loader *l, const tni_batch *b, tn_tensor **out)
+{
+    int n = l->data->n_fields;
+    for (int k = 0; k < l->data->n_fields; k++)
+        out[k] = l->data->fields[k].varies ? padded(l, b, k, &out[n++]) : b->field[k];
+    for (int k = 0; k < n; k++) {
+        if (b->made < b->n) out[k] = tn_contiguous(tn_narrow(out[k], 0, 0, b->made));
+        if (!out[k]) return tni_pending();
+    }
+    return TN_OK;
+}
+
+/* What is handed out of a batch whose samples are made: those tensors, or collate's of them. */
+static tn_status finish(const tn_loader *l, tni_batch *b)
+{
+    if (b->made < (l->o.drop_last ? b->n : 1)) return TN_OK; /* the end of a stream: nothing */
+    tn_tensor **in = b->out + l->n_out, **made = l->o.collate ? in + l->n_in : in;
+    const uint64_t errors = tni_error_count;
+    tn_scope scope = tn_scope_begin();
+    tn_status status = TN_OK;
+    TN_NO_GRAD
+    {
+        status = tensors_of(l, b, in);
+        if (status == TN_OK && l->o.collate) status = l->o.collate(l->data, in, made);
+        for (int k = 0; status == TN_OK && k < l->n_out; k++) {
+            tn_tensor *t = tn_contiguous(tn_to(made[k], tn_cpu()));
+            if (t) b->out[k] = tn_keep(t);
+            if (!t) status = tni_pending();
+        }
+    }
+    tn_scope_end(scope);
+    for (int k = 0; k < l->data->n_fields; k++) {
+        tn_tensor *done = b->field[k];
+        b->field[k] = NULL; /* first: a forked child drops what it finds */
+        tn_drop(done);
+    }
+    if (status == TN_OK || !l->o.collate) return status;
+    return blame(l->data, "the batch from sample", b->index[0], "collate", status, errors);
+}
+
+/* Makes a task's samples, and with the last ones the batch; gives up the lock meanwhile. */
+static void perform(tn_loader *l, const tni_worker *w, task t)
+{
+    tni_batch *b = t.batch;
+    tni_saved_error error;
+    pthread_mutex_unlock(&l->lock);
+    const int64_t failed = run(l, w, t, &error);
+    pthread_mutex_lock(&l->lock);
+    b->done += t.n;
+    if (failed < b->failed) b->failed = failed, b->error = error;
+    if (b->done < b->n) return;
+    if (b->failed == b->n) {
+        pthread_mutex_unlock(&l->lock);
+        const bool made = finish(l, b) == TN_OK;
+        if (!made) tni_error_save(&error), tn_error_clear();
+        pthread_mutex_lock(&l->lock);
+        if (!made) b->failed = 0, b->error = error;
+    }
+    b->ready = true;
 }
 
 /* Samples to make next; under the lock. A stream's batch is made as a whole, after that before. */
@@ -190,7 +274,6 @@ static void *work(void *argument)
 {
     const tni_worker *w = argument;
     tn_loader *l = w->loader;
-    tni_saved_error error;
     pthread_mutex_lock(&l->lock);
     while (!l->stopping) {
         task t;
@@ -199,12 +282,9 @@ static void *work(void *argument)
             continue;
         }
         l->busy++;
-        pthread_mutex_unlock(&l->lock);
-        const int64_t failed = run(l, w, t, &error);
-        pthread_mutex_lock(&l->lock);
+        perform(l, w, t);
         l->busy--;
-        finish(t, failed, &error);
-        if (t.batch->done == t.batch->n || !l->busy) pthread_cond_signal(&l->ready);
+        if (t.batch->ready || !l->busy) pthread_cond_signal(&l->ready);
     }
     pthread_mutex_unlock(&l->lock);
     return NULL;
@@ -311,9 +391,7 @@ static tn_status start_threads(tn_loader *l)
     while (l->n_threads < l->o.workers) {
         tni_worker *w = &l->worker[l->n_threads];
         int error = tni_thread_start(&w->thread, work, w);
-        if (error)
-            return tni_error(TN_E_NOMEM, "tn_loader_next: no thread to prefetch with: %s",
-                             strerror(error));
+        if (error) return tni_error(TN_E_NOMEM, "tn_loader_next: no thread: %s", strerror(error));
         l->n_threads++;
     }
     return TN_OK;
@@ -327,16 +405,10 @@ const tni_batch *tni_batches_get(tn_loader *l)
         tni_batches_settle(l);
     if (open_batches(l) != TN_OK || start_threads(l) != TN_OK) return NULL;
     b = &l->batch[l->begin % l->n_batches];
-    if (l->n_threads) {
-        pthread_mutex_lock(&l->lock);
-        while (b->done < b->n) pthread_cond_wait(&l->ready, &l->lock);
-        pthread_mutex_unlock(&l->lock);
-    } else if (!b->done) {
-        const task all = { b, 0, b->n };
-        tni_saved_error error;
-        const int64_t failed = run(l, &l->worker[0], all, &error);
-        finish(all, failed, &error);
-    }
+    pthread_mutex_lock(&l->lock);
+    if (!l->n_threads && !b->ready) perform(l, &l->worker[0], (task){ b, 0, b->n });
+    while (!b->ready) pthread_cond_wait(&l->ready, &l->lock);
+    pthread_mutex_unlock(&l->lock);
     if (b->failed == b->n) return b;
     tni_error_restore(&b->error);
     return NULL;

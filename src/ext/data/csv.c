@@ -1,6 +1,5 @@
 /*
- * csv.c - tables as text: RFC 4180, with any separator, lines that end in LF, CRLF or CR, and empty
- * lines, which are skipped.
+ * csv.c - tables as text: RFC 4180, any separator, lines ending in LF, CRLF or CR; not empty ones.
  *
  * The file is read whole; each field is ended in place by a zero. A column's kind is given, or
  * settled by all its fields, before values are made.
@@ -163,6 +162,8 @@ static tn_status read_table(table *t)
     TNI_TRY(tni_bytes_file(&t->text, t->in.function, t->in.path, INT64_MAX));
     if (strlen(t->text.data) != t->text.n)
         return tni_input_bad(&t->in, "byte %zu is 0: want a text", strlen(t->text.data));
+    if (!strncmp(t->text.data, "version https://git-lfs", 23))
+        return tni_input_bad(&t->in, "%s: want a table", tni_begins_as(t->text.data));
     if (!t->stops[0] || strchr("\"\r\n", t->stops[0]))
         return tni_input_error(&t->in, TN_E_INVALID, "a separator that is a quote or ends lines");
     TNI_TRY(read_rows(t));

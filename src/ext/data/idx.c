@@ -49,9 +49,7 @@ static tn_status inflate_some(stream *s, unsigned char *out, size_t n, size_t *g
         int code = inflate(&s->z, Z_NO_FLUSH);
         *got += want - s->z.avail_out;
         s->between = code == Z_STREAM_END;
-        if (code == Z_MEM_ERROR)
-            return tni_error(TN_E_NOMEM, "%s: " TNI_PATH ": out of memory", s->in.function,
-                             s->in.path);
+        if (code == Z_MEM_ERROR) return tni_input_error(&s->in, TN_E_NOMEM, "out of memory");
         if (!s->between && code != Z_OK && code != Z_BUF_ERROR)
             return bad(s, "%s", s->z.msg ? s->z.msg : "the compressed data is damaged");
     }
@@ -76,7 +74,7 @@ static tn_status open_stream(stream *s, const char *path)
     if (s->in.size >= 2) status = tni_input_read(&s->in, 0, magic, 2);
     s->gz = magic[0] == 0x1f && magic[1] == 0x8b;
     if (status == TN_OK && s->gz && inflateInit2(&s->z, 15 + 16) != Z_OK) {
-        status = tni_error(TN_E_NOMEM, "tn_idx_load: %s: out of memory", path);
+        status = tni_input_error(&s->in, TN_E_NOMEM, "out of memory");
         s->gz = false;
     }
     if (status != TN_OK) tni_input_close(&s->in);
@@ -102,17 +100,20 @@ typedef struct header {
     size_t size, nbytes; /* of a value, of all */
 } header;
 
-static tn_status not_idx(const stream *s, const unsigned char *magic)
+/* b: 4 bytes, and room for 4 more. */
+static tn_status not_idx(stream *s, unsigned char *b)
 {
-    if (magic[0] == '<') return bad(s, "this looks like HTML, not like IDX: was a web page saved?");
-    if (magic[0] == 0x1f && magic[1] == 0x8b) return bad(s, "the contents are compressed twice");
+    size_t got;
+    TNI_TRY(read_some(s, b + 4, 4, &got));
+    const char *what = s->gz && b[0] == 0x1f ? "its contents are compressed" : tni_begins_as(b);
+    if (what) return bad(s, "%s: want an IDX file", what);
     return bad(s, "begins with %02x %02x %02x %02x: want 00 00, a type (08 to 0e) and 1 to 4 axes",
-               magic[0], magic[1], magic[2], magic[3]);
+               b[0], b[1], b[2], b[3]);
 }
 
 static tn_status read_header(stream *s, header *h)
 {
-    unsigned char b[16];
+    unsigned char b[16] = { 0 };
     size_t got;
     TNI_TRY(read_some(s, b, 4, &got));
     if (got < 4) return bad(s, "shorter than an IDX header");
@@ -124,9 +125,7 @@ static tn_status read_header(stream *s, header *h)
     size_t n = 4 * (size_t)h->shape.rank;
     TNI_TRY(read_some(s, b, n, &got));
     if (got < n) return bad(s, "shorter than an IDX header");
-    for (int i = 0; i < h->shape.rank; i++)
-        h->shape.size[i] =
-            (int64_t)b[4 * i] << 24 | b[4 * i + 1] << 16 | b[4 * i + 2] << 8 | b[4 * i + 3];
+    for (size_t i = 0; i < n; i++) h->shape.size[i / 4] = h->shape.size[i / 4] << 8 | b[i];
     int64_t count = tni_shape_numel(&h->shape);
     if (count < 0 || !tni_mul_size((size_t)count, h->size, &h->nbytes) || h->nbytes > INT64_MAX)
         return bad(s, "the sizes overflow");

@@ -53,8 +53,7 @@ static tn_status check_tensors(const char *f, tn_tensor *const *tensors, int n)
         if (tni_none(t) || t->shape.rank < 1)
             return tni_error(TN_E_SHAPE, "%s: tensor %d has no rows: want rank >= 1", f, k);
         if (t->storage->device.type != TN_CPU)
-            return tni_error(TN_E_DEVICE, "%s: tensor %d is not on the CPU: batches are made there",
-                             f, k);
+            return tni_error(TN_E_DEVICE, "%s: tensor %d is not on the CPU: want it there", f, k);
         if (t->shape.size[0] != tensors[0]->shape.size[0])
             return tni_error(TN_E_SHAPE,
                              "%s: tensor 0 has %" PRId64 " rows, tensor %d %" PRId64
@@ -87,6 +86,9 @@ static tn_status check_options(const char *f, const tn_dataset *d, const tn_load
         return tni_error(TN_E_INVALID,
                          "%s: workers %" PRId64 ", ahead %" PRId64 ": want both 0 to %d", f,
                          o->workers, o->ahead, MAX_WORKERS);
+    if (o->collate ? o->n_out < 1 : o->n_out != 0)
+        return tni_error(TN_E_INVALID, "%s: n_out %d: want collate's, 1 and up, else 0", f,
+                         o->n_out);
     const bool chosen = o->shuffle || o->parts != 1 || o->samples || o->weights || o->classes;
     if (d->length == -1 && (chosen || o->draws))
         return tni_error(TN_E_INVALID, "%s: a stream: want all samples, in order, in one part", f);
@@ -130,8 +132,9 @@ static tn_loader *complete(const char *f, tn_loader *l, const tn_dataset *d, tn_
     l->data = d;
     l->o = o;
     l->o.samples = l->o.weights = l->o.classes = NULL; /* the sampler has their values */
-    l->n_out = d->n_fields;
-    for (int k = 0; k < d->n_fields; k++) l->n_out += d->fields[k].varies;
+    l->n_in = d->n_fields;
+    for (int k = 0; k < d->n_fields; k++) l->n_in += d->fields[k].varies;
+    l->n_out = o.collate ? o.n_out : l->n_in;
     if (status == TN_OK) status = check_options(f, d, &o);
     if (status == TN_OK) status = tni_sampler_make(f, &l->sampler, &o, d->length);
     l->rows = l->sampler.draws;
@@ -168,69 +171,29 @@ tn_loader *tn_loader_from(const tn_dataset *d, tn_loader_options o)
 
 /* ---- using it -------------------------------------------------------------------------------- */
 
-/* Field k, which varies, up to its longest, and *sizes. */
-static tn_tensor *padded(const tn_loader *l, const tni_batch *b, int k, tn_tensor **sizes)
-{
-    const tn_field *f = &l->data->fields[k];
-    const size_t value = tn_dtype_size(f->dtype);
-    int64_t longest = 0;
-    *sizes = tn_empty_as(TN_SHAPE(b->n), TN_I64, tn_cpu());
-    const tn_tensor *pad = tn_full_as(TN_SCALAR, l->o.pad, f->dtype, tn_cpu());
-    if (!*sizes || !pad) return NULL;
-    int64_t *size = tni_data(*sizes);
-    for (int64_t i = 0; i < b->made; i++) {
-        size[i] = b->size[i * l->data->n_fields + k];
-        longest = TNI_MAX(longest, size[i]);
-    }
-    tn_tensor *t = tn_contiguous(tn_narrow(b->field[k], 1, 0, longest));
-    char *at = t ? tni_data(t) : NULL;
-    const size_t row = (size_t)longest * tni_field_bytes(f) / (size_t)TNI_MAX(f->shape.size[0], 1);
-    for (int64_t i = 0; at && i < b->made; i++, at += row)
-        for (size_t from = longest ? row / (size_t)longest * (size_t)size[i] : row; from < row;
-             from += value)
-            memcpy(at + from, tni_data(pad), value);
-    return t;
-}
-
-/* The tensors of a batch: the fields', then sizes; of a stream's last batch as much as there is. */
-static tn_status tensors_of(const tn_loader *l, const tni_batch *b, tn_tensor **out)
-{
-    int n = l->data->n_fields;
-    for (int k = 0; k < l->data->n_fields; k++)
-        out[k] = l->data->fields[k].varies ? padded(l, b, k, &out[n++]) : b->field[k];
-    for (int k = 0; k < n; k++) {
-        if (b->made < b->n) out[k] = tn_contiguous(tn_narrow(out[k], 0, 0, b->made));
-        if (!out[k]) return tni_pending();
-    }
-    return TN_OK;
-}
-
 static tn_status hand_out(const tn_loader *l, const tni_batch *b, tn_tensor **out)
 {
     tn_status status = TN_OK;
     tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD
+    TN_NO_GRAD for (int k = 0; status == TN_OK && k < l->n_out; k++)
     {
-        status = tensors_of(l, b, out);
-        for (int k = 0; k < l->n_out && l->graphs && status == TN_OK; k++)
-            if (!(out[k] = tn_to(out[k], l->o.device))) status = tni_pending();
+        out[k] = l->graphs ? tn_to(b->out[k], l->o.device) : b->out[k];
+        if (!out[k]) status = tni_pending();
     }
     return tni_scope_hand_over(scope, NULL, status, l->n_out, out);
 }
 
-/* Sends the next batch to the GPU, if it is made. What fails is the next call's error, if it does
- * again. */
+/* Sends the next batch to the GPU, if it is made. What fails is tried again by the next call. */
 static void look_ahead(tn_loader *l)
 {
     const tni_batch *b = &l->batch[l->begin % l->n_batches];
     tni_saved_error error;
     tni_error_save(&error);
     pthread_mutex_lock(&l->lock);
-    const bool made = l->begin < l->end && b->done == b->n && b->failed == b->n && b->made == b->n;
+    const bool ready = l->begin < l->end && b->ready && b->failed == b->n;
     pthread_mutex_unlock(&l->lock);
-    for (int k = 0; made && k < l->data->n_fields; k++)
-        if (!l->data->fields[k].varies)
-            l->graphs->ahead(tni_data(b->field[k]), tni_bytes_of(b->field[k]));
+    for (int k = 0; ready && k < l->n_out && b->out[k]; k++)
+        l->graphs->ahead(tni_data(b->out[k]), tni_bytes_of(b->out[k]));
     tni_error_restore(&error);
 }
 

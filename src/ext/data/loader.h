@@ -12,8 +12,7 @@
 
 #define TNI_LOADER_TENSORS 4
 
-/* Steele et al., Fast splittable pseudorandom number generators (2014): neighbours become
- * strangers. */
+/* Steele et al., Fast splittable pseudorandom number generators (2014): its mix64. */
 static inline uint64_t tni_mix(uint64_t seed, uint64_t number)
 {
     uint64_t z = seed + (number + 1) * 0x9e3779b97f4a7c15u;
@@ -34,8 +33,7 @@ typedef struct tni_sampler {
     int64_t *class, *sample; /* NULL: every row */
 } tni_sampler;
 
-tn_status tni_sampler_make(const char *f, tni_sampler *s, const tn_loader_options *o,
-                           int64_t length);
+tn_status tni_sampler_make(const char *f, tni_sampler *s, const tn_loader_options *o, int64_t size);
 void tni_sampler_free(tni_sampler *s);
 /* The order of an epoch, NULL: as they lie; by the epoch's seed. Cannot fail. */
 const int64_t *tni_sampler_order(tni_sampler *s, uint64_t seed, int64_t epoch);
@@ -46,9 +44,11 @@ typedef struct tni_batch {
     int64_t first, n;  /* samples: the number in its epoch of the first one, how many */
     tn_tensor **field; /* one reference each. The block of these, in bytes: */
     size_t nbytes;
+    tn_tensor **out;       /* n_out, of a batch that is ready: what is handed out */
     int64_t *index, *size; /* samples; the sizes of their fields, or NULL if none varies */
     /* under the lock: samples given to threads, finished, the first that failed (n: none) */
     int64_t taken, done, failed;
+    bool ready; /* as a whole, or failed */
     tni_saved_error error;
     int64_t made; /* of a stream's last batch, or one after it: fewer than n */
 } tni_batch;
@@ -63,9 +63,8 @@ typedef struct tni_worker {
 
 struct tn_loader {
     const tn_dataset *data;
-    int n_out; /* tensors of a batch */
-    /* of tn_loader_new, whose data set has no get; dense; our own handles: a module may cast or
-     * move the memory under the caller's */
+    int n_in, n_out; /* tensors of a batch, before and after collate */
+    /* of tn_loader_new, whose data set has no get; dense; handles that no module casts or moves */
     tn_tensor *tensor[TNI_LOADER_TENSORS];
     tn_field field[TNI_LOADER_TENSORS];
     tn_dataset tensors;

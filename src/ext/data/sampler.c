@@ -62,10 +62,9 @@ static tn_status check_weights(const char *f, tni_sampler *s)
                      f, n, sum, wanted);
 }
 
-tn_status tni_sampler_make(const char *f, tni_sampler *s, const tn_loader_options *o,
-                           int64_t length)
+tn_status tni_sampler_make(const char *f, tni_sampler *s, const tn_loader_options *o, int64_t size)
 {
-    const int64_t rows = o->samples ? tn_numel(o->samples) : length;
+    const int64_t rows = o->samples ? tn_numel(o->samples) : size;
     *s = (tni_sampler){ .rows = rows, .draws = o->draws ? o->draws : rows, .epoch = -1 };
     s->kind = o->weights   ? (o->without_replacement ? TNI_WITHOUT : TNI_WEIGHTED)
               : o->classes ? (o->shuffle ? TNI_MIXED : TNI_CLASSES)
@@ -73,7 +72,7 @@ tn_status tni_sampler_make(const char *f, tni_sampler *s, const tn_loader_option
                            : TNI_IN_ORDER;
     if (o->weights && o->classes)
         return tni_error(TN_E_INVALID, "%s: weights and classes: want one of them", f);
-    if (length >= 0 && (s->draws < 0 || (s->draws > rows && s->kind != TNI_WEIGHTED)))
+    if (size >= 0 && (s->draws < 0 || (s->draws > rows && s->kind != TNI_WEIGHTED)))
         return tni_error(TN_E_INVALID, "%s: draws %" PRId64 " of %" PRId64 " rows: want as many", f,
                          s->draws, rows);
     if (o->samples) s->sample = values_of(f, "samples", o->samples, rows, TN_I64);
@@ -82,9 +81,9 @@ tn_status tni_sampler_make(const char *f, tni_sampler *s, const tn_loader_option
     if (!s->sample != !o->samples || !s->class != !o->classes || !s->weight != !o->weights)
         return tni_pending();
     for (int64_t i = 0; s->sample && i < rows; i++)
-        if (s->sample[i] < 0 || s->sample[i] >= length)
+        if (s->sample[i] < 0 || s->sample[i] >= size)
             return tni_error(TN_E_INDEX, "%s: samples has %" PRId64 ": want 0 to %" PRId64, f,
-                             s->sample[i], length - 1);
+                             s->sample[i], size - 1);
     if (s->weight && check_weights(f, s) != TN_OK) return tni_pending();
     if (s->kind == TNI_IN_ORDER && !s->sample) return TN_OK;
     s->generator = tn_generator_new(0);

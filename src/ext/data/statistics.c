@@ -19,8 +19,7 @@ tn_status tn_measure_statistics(tn_module *model, int (*next)(tn_module *model, 
     TNI_TRY(tni_module_check(f, model));
     if (!next) return tni_error(TN_E_INVALID, "%s: next is NULL: want a function", f);
     if (tni_batch_now)
-        return tni_error(TN_E_STATE, "%s: a batch in parts is open, or was loaded: want its end",
-                         f);
+        return tni_error(TN_E_STATE, "%s: a batch in parts is open or was loaded: want its end", f);
     if (tn_micro_batches_begin(INT_MAX) < 0) return tni_pending();
     tn_status status = TN_OK;
     tni_batch *b = tni_batch_now;
@@ -43,9 +42,8 @@ tn_status tn_measure_statistics(tn_module *model, int (*next)(tn_module *model, 
         any |= b->moved[i].n > 0;
     }
     b->parts = b->at + 1; /* the part that runs is empty */
-    if (status == TN_OK && !any)
-        status =
-            tni_error(TN_E_STATE, "%s: no batch norm in training saw a batch: want tn_train", f);
+    static const char none[] = "no batch norm in training saw a batch: want tn_train";
+    if (status == TN_OK && !any) status = tni_error(TN_E_STATE, "%s: %s", f, none);
     if (status == TN_OK) status = tni_batch_end_early();
     if (status != TN_OK) tni_disregard(tn_generator_set_state(tn_default_generator(), before));
     tn_micro_batches_cancel(); /* which puts back what has not ended */

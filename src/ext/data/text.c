@@ -64,8 +64,7 @@ tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g, int64_
     if (!a || !b) return tni_pending();
     if (tni_host_refused(__func__, "draws on the host", "a batch as an input of tn_capture_run"))
         return TN_E_STATE;
-    int64_t *from = tni_data(a);
-    int64_t *to = tni_data(b);
+    int64_t *from = tni_data(a), *to = tni_data(b);
     tni_generator_lock(g);
     for (int64_t i = 0; i < batch; i++) { /* context + 1 characters each */
         const unsigned char *window = id + tni_draw_below(g, (uint64_t)(n - context));
@@ -75,7 +74,5 @@ tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g, int64_
         }
     }
     tni_generator_unlock(g);
-    *x = a;
-    *y = b;
-    return TN_OK;
+    return *x = a, *y = b, TN_OK;
 }

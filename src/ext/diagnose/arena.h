@@ -1,6 +1,5 @@
 /*
- * arena.h - memory of a report, a walk or a trace: what lies in it is freed as a whole. And short
- * texts that need none.
+ * arena.h - memory of a report, a walk or a trace, freed as a whole; short texts that need none.
  */
 #pragma once
 

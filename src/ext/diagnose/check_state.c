@@ -383,8 +383,7 @@ static tn_tensor *after(const share *s, const tn_entry *e)
     return tn_add(tn_mul_scalar(was, 1 - s->momentum), tn_mul_scalar(now, s->momentum));
 }
 
-/* A part as a batch by itself, after which buffers are as before, also those of modules that no
- * call has met. */
+/* A part as a batch by itself; all buffers, also those that no call has met, are then as before. */
 static void take_part(const check *c, tn_module *m, const tn_list *buffers, int part, int parts,
                       share *all, tn_list *list)
 {

@@ -390,8 +390,7 @@ tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
         snprintf(x.here, sizeof x.here, " on rank %d of %d", tn_parallel_rank(),
                  tn_parallel_size());
     tn_scope scope = tn_scope_begin();
-    tn_status status = examine(&x);
-    tn_status restored = tni_run_restore(&x.run);
+    tn_status status = examine(&x), restored = tni_run_restore(&x.run);
     if (status == TN_OK) status = restored;
     if (status == TN_OK) status = print(&x, m, file, out);
     tni_bytes_free(&x.findings.text);

@@ -3,8 +3,7 @@
  * and tn_module_gradcheck learns the names of ops; and more runs of it, for finite differences.
  *
  * Every tensor that took part has a number, its index among the values. A use is one op with the
- * values it read and made; uses are in the order of time. Numbers outlive tensors: nothing is kept
- * alive.
+ * values it read and made; uses are in the order of time. Nothing is kept alive for them.
  */
 #pragma once
 

@@ -124,9 +124,8 @@ static void judge_relu(tni_run *r, const tni_use *use, const tni_call *c)
 /* The share of t's elements whose gate lets less than 1 % through. */
 static double at_ends(tn_tensor *t, bool centered)
 {
-    tn_tensor *size = tn_abs(tn_to_dtype(t, TN_F32));
-    tn_tensor *slope =
-        centered ? tn_add_scalar(tn_neg(tn_square(size)), 1) : tn_sub(size, tn_square(size));
+    tn_tensor *size = tn_abs(tn_to_dtype(t, TN_F32)), *square = tn_square(size);
+    tn_tensor *slope = centered ? tn_add_scalar(tn_neg(square), 1) : tn_sub(size, square);
     return mean_of(tn_lt_scalar(slope, 0.01));
 }
 

@@ -81,8 +81,7 @@ static tn_status backward_row(const check *c, tn_tensor *y, int64_t k, double **
     return TN_OK;
 }
 
-/* All Jacobians by backward, of the current scope; NULL for inputs that need none. Also: f is
- * deterministic. */
+/* All Jacobians by backward, current scope; NULL for inputs that need none. f is deterministic. */
 static tn_status backward_all(const check *c, double **jacobian, int64_t *m)
 {
     tn_tensor *y = call(c, true);
@@ -227,8 +226,7 @@ static tn_status usable(tn_tensor **inputs, int n)
                                  i, tni_text(x));
     }
     if (!any)
-        return tni_error(TN_E_INVALID,
-                         "tn_gradcheck: no input requires grad: want at least one of %d", n);
+        return tni_error(TN_E_INVALID, "tn_gradcheck: no input requires grad: want one of %d", n);
     return TN_OK;
 }
 

@@ -3,8 +3,7 @@
  *
  * Two walks over the tape. The first gives every tensor that an op reads a number, so that the
  * second, which calls the visitor, knows all ids; it also lists the calls of modules, in the order
- * of forward. Tensors that take no gradient are known by their memory, since nodes keep only
- * aliases of them.
+ * of forward. Tensors without gradient are known by their memory: nodes keep aliases of them.
  */
 #include <tenon/graph.h>
 
@@ -153,8 +152,7 @@ static tn_status number_all(walk *w, tn_tensor *root, tn_graph_options o)
             int from = -1;
             if (!edge->node && (edge->leaf || !node->in[i].absent)) {
                 tn_tensor *t = edge->leaf ? edge->leaf : seen(node, i);
-                from =
-                    t ? item_of(w, t, edge->leaf != NULL) : item_add(w, NULL, node->in[i], false);
+                from = t ? item_of(w, t, edge->leaf) : item_add(w, NULL, node->in[i], false);
             }
             int *to = tni_arena_more(&w->arena, &w->from, &w->n_from, sizeof *to);
             if (to) *to = from;

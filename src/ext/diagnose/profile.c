@@ -3,8 +3,7 @@
  *
  * A watcher of the thread that runs the step. Its events cut the time into laps: each is that of
  * the op, node or optimizer that was at work, so all of them together are the time of the steps.
- * What the profile does between two laps is a part of its own. Memory is looked at in a step that
- * is not timed.
+ * What the profile does between two laps is a part of its own. Memory has a step that is not timed.
  */
 #include <tenon/diagnose.h>
 

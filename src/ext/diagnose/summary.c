@@ -71,8 +71,7 @@ static const char *shown_path(const char *path, char text[LONGEST + 1])
 
 /* ---- the walk -------------------------------------------------------------------------------- */
 
-/* "weight [128,784] bf16, frozen": name, shape, and anything unusual; nothing for an absent
- * tensor. */
+/* "weight [128,784] bf16, frozen": name, shape, anything unusual; nothing for an absent one. */
 static tn_status member(table *t, const tni_slot *slot)
 {
     const tn_tensor *v = slot->tensor;
@@ -138,8 +137,7 @@ static tn_status go_in(tn_module *m, const char *path, void *user)
     return TN_OK;
 }
 
-/* Whether the rows from b to the end equal those from a to b, except for the number of the
- * first. */
+/* Whether the rows from b to the end equal those from a to b, but for the number of the first. */
 static bool alike(const table *t, int64_t a, int64_t b)
 {
     const row *x = &t->rows[a], *y = &t->rows[b];

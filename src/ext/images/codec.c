@@ -28,8 +28,7 @@ static uint32_t number(const unsigned char *p, int n, bool big)
     return value;
 }
 
-/* The orientation in EXIF's data, a TIFF file: of its first directory's entries that of tag 0x0112,
- * a short. */
+/* The orientation in EXIF's data, a TIFF file: in its first directory tag 0x0112, a short. */
 static int orientation_of(const unsigned char *p, size_t n)
 {
     if (n < 14 || (memcmp(p, "II*", 4) != 0 && memcmp(p, "MM\0*", 4) != 0)) return 1;
@@ -172,12 +171,11 @@ static tn_status decode_png(tni_image_job *job)
 static size_t encode_png(const unsigned char *pixels, int channels, uint32_t height, uint32_t width,
                          unsigned char *out, char *why, size_t size)
 {
-    static const png_uint_32 format[] = { PNG_FORMAT_GRAY, PNG_FORMAT_GA, PNG_FORMAT_RGB,
-                                          PNG_FORMAT_RGBA };
-    png_image image = { .version = PNG_IMAGE_VERSION,
-                        .width = width,
-                        .height = height,
-                        .format = format[channels - 1] };
+    enum { GREY = PNG_FORMAT_GRAY, WITH_ALPHA = PNG_FORMAT_FLAG_ALPHA, RGB = PNG_FORMAT_RGB };
+    const png_uint_32 format = (channels > 2 ? RGB : GREY) | (channels % 2 ? 0 : WITH_ALPHA);
+    png_image image = {
+        .version = PNG_IMAGE_VERSION, .width = width, .height = height, .format = format
+    };
     png_alloc_size_t n = PNG_IMAGE_PNG_SIZE_MAX(image);
     if (out && !png_image_write_to_memory(&image, out, &n, 0, pixels, 0, NULL)) n = 0;
     snprintf(why, size, "%s", image.message);
@@ -205,13 +203,12 @@ static void jpeg_ends(jpeg_job *j, tn_status status, const char *why)
 static void jpeg_failed(j_common_ptr c)
 {
     char text[JMSG_LENGTH_MAX];
+    const bool full = c->err->msg_code == JERR_OUT_OF_MEMORY;
     c->err->format_message(c, text);
-    jpeg_ends(c->client_data, c->err->msg_code == JERR_OUT_OF_MEMORY ? TN_E_NOMEM : TN_E_FORMAT,
-              text);
+    jpeg_ends(c->client_data, full ? TN_E_NOMEM : TN_E_FORMAT, text);
 }
 
-/* Warnings about pixels that are lost; of others (bytes between markers, odd headers) the image is
- * whole. */
+/* Warnings of lost pixels; with others (bytes between markers, odd headers) the image is whole. */
 static void jpeg_warned(j_common_ptr c, int level)
 {
     const int code = c->err->msg_code;
@@ -230,9 +227,7 @@ static void jpeg_printed(j_common_ptr c)
 static void jpeg_counts(j_common_ptr c)
 {
     if (c->is_decompressor && ((j_decompress_ptr)c)->input_scan_number > MOST_SCANS)
-        jpeg_ends(c->client_data, TN_E_FORMAT,
-                  "more than 100 scans: want a progressive image of "
-                  "fewer");
+        jpeg_ends(c->client_data, TN_E_FORMAT, "a progressive image of more than 100 scans");
 }
 
 /* C M Y K, inverted as Adobe stores them, to R G B: C K / 255, rounded; or to their grey. */

@@ -137,14 +137,13 @@ tn_tensor *tn_image_color_jitter(tn_tensor *x, tn_image_jitter_options o, tn_gen
     if (!tni_image_ok(__func__, x, true) || !tni_image_draws(__func__, g, &was)) return NULL;
     for (int k = 0; k < PROPERTIES; k++)
         if (!(range[k] >= 0 && isfinite(range[k])) || (k == TN_IMAGE_HUE && range[k] > 0.5))
-            return tni_fail(TN_E_INVALID, "%s: %g: want 0 and up, of hue at most 0.5", __func__,
+            return tni_fail(TN_E_INVALID, "%s: %g: want >= 0, of hue at most 0.5", __func__,
                             range[k]);
     tn_generator_permutation(g, PROPERTIES, order);
     for (int k = 0; k < PROPERTIES; k++) {
-        const double middle = k == TN_IMAGE_HUE ? 0 : 1, low = middle - range[k];
+        const double middle = k == TN_IMAGE_HUE ? 0 : 1, least = k == TN_IMAGE_HUE ? -1 : 0;
         if (range[k] > 0)
-            factor[k] =
-                tni_image_uniform(g, k == TN_IMAGE_HUE ? low : TNI_MAX(low, 0), middle + range[k]);
+            factor[k] = tni_image_uniform(g, fmax(middle - range[k], least), middle + range[k]);
     }
     tn_scope scope = tn_scope_begin();
     x = tn_detach(x);

@@ -1,6 +1,5 @@
 /*
- * files.c - images from bytes and files, and to files: what the module libtenon-images.so decodes,
- * into tensors.
+ * files.c - images from bytes and files, and to files, by the module libtenon-images.so.
  */
 #include "ext/images/images.h"
 #include "io/io.h"
@@ -98,6 +97,8 @@ static tn_tensor *decode(reading *r, const void *bytes, tn_image_options o)
     const tn_status status = images->decode(&job);
     if (status == TN_E_NOMEM) return tni_fail(status, "%s: out of memory", r->in.function);
     if (status == TN_E_STATE) return NULL; /* begin's error */
+    const char *is = status != TN_OK && job.n >= 8 ? tni_begins_as(bytes) : NULL;
+    if (is) return tni_nothing(tni_input_bad(&r->in, "%s: %s", is, job.why));
     if (status != TN_OK) return tni_nothing(tni_input_bad(&r->in, "%s", job.why));
     if (r->part) return tni_image_resized(r->t, r->box, r->h, r->w, r->crop.resize);
     tn_tensor *t = oriented(r->t, job.orientation);
@@ -163,9 +164,8 @@ static tn_status write(const char *f, tn_tensor *t, const char *path)
     tn_tensor *room = tn_empty_as(TN_SHAPE((int64_t)n), TN_U8, tn_cpu());
     if (!pixels || !room) return tni_pending();
     n = images->encode_png(tni_data(pixels), c, h, w, tni_data(room), text, sizeof text);
-    if (n == 0)
-        return tni_file_error(strstr(text, "emory") ? TN_E_NOMEM : TN_E_BACKEND, f, path, "%s",
-                              text);
+    const tn_status why = strstr(text, "emory") ? TN_E_NOMEM : TN_E_BACKEND;
+    if (n == 0) return tni_file_error(why, f, path, "%s", text);
     return tni_file_replace(f, path, tni_data(room), n);
 }
 
@@ -180,8 +180,6 @@ tn_status tn_image_save_png(tn_tensor *t, const char *path)
     tn_status status = tni_path_check(__func__, path);
     if (status != TN_OK) return status;
     if (!opened(__func__)) return tni_pending();
-    tn_scope scope = tn_scope_begin();
-    status = write(__func__, t, path);
-    tn_scope_end(scope);
+    TN_SCOPE status = write(__func__, t, path);
     return status;
 }

@@ -56,9 +56,8 @@ static tn_status add_image(folder *x)
 
 static bool is_image(const char *name)
 {
-    const char *end = strrchr(name, '.');
-    return end &&
-           (!strcasecmp(end, ".png") || !strcasecmp(end, ".jpg") || !strcasecmp(end, ".jpeg"));
+    const char *e = strrchr(name, '.');
+    return e && (!strcasecmp(e, ".png") || !strcasecmp(e, ".jpg") || !strcasecmp(e, ".jpeg"));
 }
 
 /* The classes in the folder at the path of n characters, or the images in it and below it. */

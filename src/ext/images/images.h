@@ -44,16 +44,14 @@ typedef const tni_images *(*tni_images_open)(const char *id, char *why, size_t s
 
 /* ---- in the library -------------------------------------------------------------------------- */
 
-/* Whether x is an image of u8 or f32 on the CPU; of u8 only, and with no_grad without a gradient to
- * lose. Else an error naming f. */
+/* Whether x is an image of u8 or f32 on the CPU, with no_grad without a gradient; else an error. */
 bool tni_image_ok(const char *f, const tn_tensor *x, bool no_grad);
 /* Whether numbers can be drawn from g here, whose state is kept in *was; else an error. */
 bool tni_image_draws(const char *f, const tn_generator *g, tni_generator_state *was);
 /* y; if that failed, g is as it was. */
 tn_tensor *tni_image_drawn(tn_generator *g, const tni_generator_state *was, tn_tensor *y);
 float tni_image_uniform(tn_generator *g, double low, double high); /* as PyTorch's uniform_ */
-/* The part of a height x width image that tn_image_random_resized_crop takes: first row and column,
- * rows, columns. */
+/* The part that tn_image_random_resized_crop takes: first row and column, rows, columns. */
 void tni_image_box(tn_generator *g, const tn_image_crop_options *o, int64_t height, int64_t width,
                    int64_t *box);
 /* Whether the options are right, with their defaults filled in. */

@@ -68,8 +68,7 @@ bool tni_image_crop_ok(const char *f, tn_image_crop_options *o, int64_t h, int64
            bounds_ok(f, "ratio", o->ratio, 3 / 4., 4 / 3.);
 }
 
-/* Up to 10 draws of sides: of area in scale, the second to the first as ratio says; until both are
- * from `least` to `most`. */
+/* Up to 10 draws of sides by area and ratio, until both are from `least` to `most`. */
 static bool draw_sides(tn_generator *g, const double *scale, const double *ratio, double area,
                        int64_t least, const int64_t *most, int64_t *side)
 {
@@ -122,8 +121,7 @@ tn_tensor *tn_image_center_crop(tn_tensor *x, int64_t h, int64_t w)
                         h, w);
     const int64_t *size = x->shape.size + x->shape.rank - 2;
     const int64_t down = TNI_MAX(h - size[0], 0), right = TNI_MAX(w - size[1], 0);
-    const int64_t top = half_even(TNI_MAX(size[0] - h, 0)),
-                  left = half_even(TNI_MAX(size[1] - w, 0));
+    const int64_t top = half_even(size[0] - h + down), left = half_even(size[1] - w + right);
     tn_scope scope = tn_scope_begin();
     if (down || right)
         x = tn_pad(x, TN_PADS(right / 2, right - right / 2, down / 2, down - down / 2),
@@ -155,8 +153,7 @@ tn_tensor *tn_image_random_resized_crop(tn_tensor *x, int64_t h, int64_t w, tn_i
         !tni_image_crop_ok(__func__, &o, h, w))
         return NULL;
     if (tni_shape_numel(&x->shape) == 0)
-        return tni_fail(TN_E_SHAPE, "%s: x %s is empty: want rows and columns", __func__,
-                        tni_text(x));
+        return tni_fail(TN_E_SHAPE, "%s: x %s is empty: want pixels", __func__, tni_text(x));
     int64_t box[4];
     tni_image_box(g, &o, x->shape.size[x->shape.rank - 2], x->shape.size[x->shape.rank - 1], box);
     tn_scope scope = tn_scope_begin();
@@ -286,8 +283,7 @@ tn_tensor *tn_image_rotate(tn_tensor *x, double degrees, tn_image_rotate_options
                         __func__, degrees, o.fill, tn_dtype_name(x->dtype));
     tn_shape shape = x->shape;
     int64_t *size = shape.size + shape.rank - 2;
-    const double angle = degrees - 360 * floor(degrees / 360),
-                 a = angle * (3.14159265358979323846 / 180);
+    const double angle = degrees - 360 * floor(degrees / 360), a = angle * (M_PI / 180);
     if (tni_shape_numel(&shape) == 0 || angle == 0) return tni_image_turned(x, false, false, false);
     if (angle == 180) return tni_image_turned(x, true, true, false);
     if ((angle == 90 || angle == 270) && (o.expand || size[0] == size[1]))
@@ -338,8 +334,7 @@ tn_tensor *tn_image_random_erase(tn_tensor *x, double p, tn_image_erase_options 
         return tni_image_drawn(g, &was, tn_detach(x));
     const int64_t top = below(g, size[0] - side[1] + 1), left = below(g, size[1] - side[0] + 1);
     tn_scope scope = tn_scope_begin();
-    tn_tensor *y = tni_copied(x, x->dtype);
-    tn_tensor *there = part(y, top, left, side[1], side[0]);
+    tn_tensor *y = tni_copied(x, x->dtype), *there = part(y, top, left, side[1], side[0]);
     y = there && tn_fill_(there, o.value) == TN_OK ? y : NULL;
     return tni_image_drawn(g, &was, tn_scope_return(scope, y));
 }

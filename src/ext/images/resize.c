@@ -47,8 +47,7 @@ static bool make_taps(taps *t, const tni_axis_map *m)
     for (int64_t o = 0; t->weight && o < t->n; o++) {
         const int64_t back = TNI_MAX(t->first[o] + t->most - m->in, 0); /* all taps are in x */
         for (int64_t k = 0; k < t->most - back; k++)
-            t->weight[o * t->most + back + k] =
-                (int16_t)round(all[o * bound + k] * (1 << t->shift));
+            t->weight[o * t->most + back + k] = (int16_t)round(ldexp(all[o * bound + k], t->shift));
         t->first[o] -= back;
     }
     return t->weight;
@@ -173,9 +172,9 @@ static tn_tensor *resize(tn_tensor *x, int64_t h, int64_t w, tn_image_resize_opt
 
 bool tni_image_filter_ok(const char *f, tn_image_filter filter)
 {
-    if (filter >= TN_IMAGE_LINEAR && filter <= TN_IMAGE_NEAREST) return true;
-    return tni_false(
-        tni_error(TN_E_INVALID, "%s: filter %d: want a tn_image_filter", f, (int)filter));
+    const bool ok = filter >= TN_IMAGE_LINEAR && filter <= TN_IMAGE_NEAREST;
+    if (!ok) tni_error(TN_E_INVALID, "%s: filter %d: want a tn_image_filter", f, (int)filter);
+    return ok;
 }
 
 tn_tensor *tn_image_resize(tn_tensor *x, int64_t h, int64_t w, tn_image_resize_options o)

@@ -1,9 +1,7 @@
 /*
- * attention.c - attention of language models: grouped queries, rotary positions, a cache of keys
- * and values.
+ * attention.c - attention of language models: grouped queries, rotary positions, a cache.
  *
- * The slot in the cache is the position of the token. Vaswani et al. (2017), section 3.2; Ainslie
- * et al., GQA (2023).
+ * Its slot is the position of the token. Vaswani et al. (2017), 3.2; Ainslie et al., GQA (2023).
  */
 #include "autograd/op.h"
 #include "ext/lm/model.h"

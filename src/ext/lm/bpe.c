@@ -51,8 +51,7 @@ static size_t merge_short(const tn_tokenizer *t, int32_t *symbol, size_t n)
 
 /* ---- long words ------------------------------------------------------------------------------ */
 
-/* Symbols in a chain, and a heap of rank << 32 | place. An entry whose rank is not the place's any
- * more is stale. */
+/* Symbols in a chain, a heap of rank << 32 | place; stale: the place has another rank by now. */
 typedef struct chain {
     const tn_tokenizer *t;
     int32_t *symbol, *next, *before, *rank, *id;

@@ -52,5 +52,4 @@ tn_status tni_lm_file(const char *function, const char **path, const char *name,
 tn_status tni_lm_tree(const char *function, const char *path, tni_bytes *text, tni_json_tree *tree);
 /* A config.json, of a path for messages; text NULL: what ends a text in the generation_config.json
  * that path names. */
-tn_status tni_lm_config_read(tni_lm_config *c, const char *function, const char *path,
-                             const char *text);
+tn_status tni_lm_config_read(tni_lm_config *c, const char *f, const char *path, const char *text);

@@ -219,8 +219,7 @@ static tn_status body_forward(tn_module *self, int n_in, tn_tensor *const *in, i
     body *m = (body *)self;
     TNI_TRY(tni_lm_called(self, n_in, in, n_in == 1 ? 1 : 2, n_out));
     if (tn_rank(in[0]) != 2 || tn_numel(in[0]) == 0)
-        return tni_error(TN_E_SHAPE, "ids of %d axes: want [B, T] tokens, at least one",
-                         tn_rank(in[0]));
+        return tni_error(TN_E_SHAPE, "ids of %d axes: want [B, T], one or more", tn_rank(in[0]));
     tn_tensor *args[TNI_INPUTS];
     TNI_TRY(embed(m, in[0], n_in == 2 ? in[1] : TN_NONE, args));
     for (int i = 0; i < tn_module_children(m->layers); i++)

@@ -3,8 +3,7 @@
  *
  * A text goes through: tokens found in it as they stand (added.c), a normal form, tokens found in
  * the result, cuts into words (split.c), ids of a word (bpe.c), ids around (tokenizer.c); BERT's
- * form, cuts and ids are in wordpiece.c. Each part hands on what it made at once: no list of words
- * is kept.
+ * form, cuts and ids are in wordpiece.c. Each part hands on at once: no list of words is kept.
  */
 #pragma once
 

@@ -87,8 +87,7 @@ tni_token *tni_token_at(tn_tokenizer *t, size_t id)
     return &t->token[id];
 }
 
-/* The byte of a letter: those that are printable in Latin 1 are their own, the others follow from
- * U+0100 on. -1: it is none of them. */
+/* The byte of a letter: its own if printable in Latin 1, of the others from U+0100 on. -1: none. */
 static int byte_of(int32_t c)
 {
     if ((c > ' ' && c < 0x7f) || (c > 0xa0 && c < 0x100 && c != 0xad)) return c;

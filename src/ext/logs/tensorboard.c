@@ -1,6 +1,5 @@
 /*
- * tensorboard.c - TensorBoard's event files: rows of records, each a u64 length, its checksum, an
- * Event, its checksum.
+ * tensorboard.c - TensorBoard's event files: of each record length, checksum, Event, checksum.
  *
  * An Event is a message of Protocol Buffers: fields, each a number and a kind, then a value; a
  * message within a message is a field of bytes. Sources: TFRecord; event.proto, summary.proto and
@@ -143,8 +142,7 @@ static tn_status check_text(const char *f, const char *what, const char *text, s
                      n > most ? " and more" : "", most);
 }
 
-/* A record of a Summary with one value, which the caller goes on with. tag and more are its tag;
- * more NULL: of an Event alone. */
+/* Begins a record of a Summary's one value, of tag and more; more NULL: of an Event alone. */
 static tn_status begin(record *r, const char *f, tn_tensorboard *log, const char *tag,
                        const char *more, int64_t step)
 {
@@ -177,10 +175,9 @@ static tn_status make_file(tn_tensorboard *log, const char *f, const char *folde
     int n = snprintf(path, sizeof path, "%s/events.out.tfevents.%010lld.%09ld.%s.%ld", folder,
                      (long long)now.tv_sec, now.tv_nsec, host, (long)getpid());
     if (n < PATH_MAX) tni_make_folders(path);
+    const int new_file = O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC;
     errno = ENAMETOOLONG;
-    if (n < PATH_MAX)
-        TNI_UNINTERRUPTED(log->fd,
-                          open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));
+    if (n < PATH_MAX) TNI_UNINTERRUPTED(log->fd, open(path, new_file, 0666));
     if (log->fd < 0) return tni_file_error(tni_errno(errno), f, path, "%s", strerror(errno));
     log->path = tni_strdup(path);
     if (!log->path) unlink(path);

@@ -49,8 +49,7 @@ static tn_tensor *targets(const metric *m, tn_tensor *y, int64_t classes, tn_ten
     return checked_ids("target", y, *ignored, classes);
 }
 
-/* The axis of classes in scores x; 0 for ids x; -1: they do not fit y, or there are not k classes
- * (0: any number). */
+/* The axis of classes in scores x, 0 for ids x; -1: not of y's form, or not k classes (0: any). */
 static int class_axis(const tn_tensor *x, const tn_tensor *y, int64_t k)
 {
     const bool scores = tn_dtype_is_float(x->dtype);

@@ -130,8 +130,7 @@ tn_optim *tn_adafactor(const tn_list *parameters, tn_optim_options o)
  */
 enum { MOMENTUM, EPS, STEPS, RATE, NS_A, NS_B, NS_C, NESTEROV }; /* Muon's numbers */
 
-/* The numbers that bf16 has. They are computed with in f32, so that sums are wide and each result
- * is rounded once. */
+/* The numbers that bf16 has, computed with in f32: sums are wide, each result is rounded once. */
 static tn_tensor *rounded(tn_tensor *x)
 {
     return tn_to_dtype(tn_to_dtype(x, TN_BF16), TN_F32);

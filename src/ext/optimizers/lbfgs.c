@@ -16,8 +16,7 @@ enum { MAX_ITER, MAX_EVAL, TOLERANCE_GRAD, TOLERANCE_CHANGE, HISTORY, LINE_SEARC
 enum { VECTORS, SCALARS, PARAMETER, GRADIENT };       /* states, and what else a row stands for */
 enum { ITERATIONS, PARTS, LEARNED, RATE, SCALE, RO }; /* scalars; from RO on 1 / y s of each pair */
 /* Rows: the place, its gradient, the place before the step, one that is tried, gradients there.
- * From D on they are kept: the direction, the gradient before, and the pairs: by how much gradients
- * (y) and parameters (s) changed. */
+ * From D on, kept: direction, gradient before, pairs: how gradients (y), parameters (s) changed. */
 enum { X, G, START, TRIAL, ONE, TWO, THREE, D, LAST, FIRST, MOST_PAIRS = 1000 };
 
 /* A call of tn_optim_step_with. */

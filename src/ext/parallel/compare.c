@@ -80,9 +80,7 @@ static void note_difference(remark *note, const char *own, const char *first, co
     const char *what = "call"; /* its options are the first line */
     while (*own && *first) {
         size_t n = strcspn(own, "\n"), m = strcspn(first, "\n");
-        bool same =
-            verdict ? strncmp(own, first, DIGITS) == 0 : n == m && memcmp(own, first, n) == 0;
-        if (!same) break;
+        if (verdict ? strncmp(own, first, DIGITS) : n != m || memcmp(own, first, n)) break;
         own += n + 1;
         first += m + 1;
         what = "model";

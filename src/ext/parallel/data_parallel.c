@@ -1,8 +1,7 @@
 /*
  * data_parallel.c - a tn_data_parallel: all ranks make one together; settings and queries.
  *
- * Steps that can fail on one rank alone come first; then the ranks exchange how that went, and
- * either all go on or all refuse.
+ * Steps that can fail on one rank alone come first; then ranks exchange that: all go on, or none.
  *
  * Alone (no other ranks) a handle keeps its model and settings, and the engine never sees it.
  */

@@ -68,8 +68,7 @@ struct tn_data_parallel {
 
 /* ---- compare.c ------------------------------------------------------------------------------- */
 
-/* An error on all ranks unless every rank's handle has rank 0's options, and its model rank 0's
- * names, shapes and dtypes. */
+/* An error on all ranks unless all have rank 0's options and its model's names, shapes, dtypes. */
 tn_status tni_same_models(const char *function, const tn_data_parallel *p);
 /* The persistent buffers. Current scope. */
 tn_list *tni_persistent(tn_module *model);

@@ -1,6 +1,5 @@
 /*
- * group.c - the run: finding out whether there are several processes, opening MPI, ending it, and
- * the plain calls over all ranks.
+ * group.c - the run: whether there are several processes, opening and ending MPI, plain calls.
  *
  * mpirun and its like tell a process the number of ranks in its environment.
  *
@@ -236,8 +235,7 @@ tn_status tn_parallel_mean_(tn_tensor *t)
     return reduce("tn_parallel_mean_", t, true);
 }
 
-/* The masks' seed is rank 0's plus the rank, so a checkpoint of rank 0's state is enough to go on
- * with the same masks on every rank. */
+/* The masks' seed is rank 0's plus the rank: a checkpoint of rank 0's is enough for all masks. */
 tn_status tn_parallel_share_random(void)
 {
     unsigned char state[TN_GENERATOR_STATE_SIZE];

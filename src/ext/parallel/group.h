@@ -38,8 +38,7 @@ tni_reported tni_reported_of(const tn_tensor *parameter, int rank); /* (data_par
 
 /* ---- wire.c ---------------------------------------------------------------------------------- */
 
-/* Sums over ranks that go on while the program computes: of numbers in memory over MPI, of numbers
- * on a GPU over NCCL. */
+/* Sums over ranks that go on while the program computes: over MPI; of numbers on a GPU, NCCL. */
 typedef struct tni_wire {
     tni_mpi_group *group; /* of its owner */
     tni_nccl_line *line;  /* NULL: MPI */

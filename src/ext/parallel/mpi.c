@@ -13,8 +13,7 @@
  * ranks that do not answer. If all answer, they wait in different calls, and it says in which.
  * A rank whose program ends tells all others, with the number of operations that it has begun. All
  * ranks begin equally many in each call of the library, so a rank that waits in a later operation
- * knows at once that nobody will come. Time counts only while this process runs: after a pause of
- * the whole run nobody is late.
+ * knows at once that nobody will come. Only time in which this process runs counts.
  *
  * Sums: Open MPI 4.1 uses a tree of whole messages for every sum in place: 2 log2(n) times the data
  * over n ranks, one message after the other. So a setting made before it starts asks it to halve
@@ -27,8 +26,7 @@
  * the result to all (gather). So the numbers are rounded where they leave and where they return,
  * however many ranks there are: sums that are rounded at every addition lose all that is below
  * 2^-9 of what has been added up. The second messages have a communicator of their own, on which
- * they leave in the order of the sums: on one, MPI would want them between the same first messages
- * on all ranks.
+ * they leave in the order of the sums: on one, all ranks would have to mix both in the same way.
  */
 #include <limits.h>
 #include <mpi.h>
@@ -205,8 +203,7 @@ static const char *look_around(const char *what, double waited, double *asked)
     return waited < *asked + GRACE ? NULL : say_late(what);
 }
 
-/* Counts an operation of all ranks, about to begin: NULL, or why this rank must not begin another
- * one. */
+/* Counts an operation of all ranks that is to begin: NULL, or why this rank must not begin it. */
 static const char *count(void)
 {
     run.begun++;
@@ -232,8 +229,7 @@ static const char *wait_for(const char *what, MPI_Request *request)
     }
 }
 
-/* Returns when all ranks have called it, or ends them all: no call is left that could return an
- * error, so it prints the reason. */
+/* Returns when all ranks have called it, or ends them all, and prints why: no call is left to. */
 static void wait_end(void)
 {
     static const char what[] = "at the program's end";

@@ -15,8 +15,7 @@
 #define TNI_MPI_SYMBOL "tenon_mpi_open"
 #define TNI_MPI_ID "tenon mpi 3"
 
-/* All ranks, with a separate sequence of messages; and a second sequence for the second messages of
- * sums in bf16. */
+/* All ranks, with a sequence of messages of its own, and another for second messages in bf16. */
 typedef struct tni_mpi_group {
     uint64_t word, second;
     uint64_t begun, followed; /* sums in bf16; those whose second message has left */
@@ -51,8 +50,7 @@ typedef struct tni_mpi {        /* mpi.c fills it in this order */
     const char *(*broadcast)(tni_mpi_group group, void *data, size_t nbytes, int from);
     /* all[r * nbytes ..] becomes the data of rank r; nbytes at most INT_MAX. */
     const char *(*gather)(tni_mpi_group group, const void *data, size_t nbytes, void *all);
-    /* Sends data from rank `from` to rank `to`; the others call it too, do nothing, and may pass
-     * NULL. */
+    /* Sends data from rank `from` to `to`; the others call it too, do nothing, may pass NULL. */
     const char *(*move)(tni_mpi_group group, void *data, size_t nbytes, int from, int to);
     const char *(*barrier)(tni_mpi_group group);
     /* Ends MPI, unless the program has done so itself. */

@@ -5,8 +5,7 @@
  *
  * Sums have a stream beside the one of all other work, so that they go on while backward computes.
  * Events order the two: a sum begins when its numbers are ready (full), and work that reads them
- * begins when it is done (summed). The host waits for neither. Each call asks for errors that NCCL
- * found while sending.
+ * begins when it is done (summed). The host waits for neither. Each call asks for NCCL's errors.
  *
  * All lines of a GPU share that stream: a running sum holds the GPU until the other ranks join it,
  * and CUDA does not promise that two streams make progress side by side. With a stream each, one

@@ -25,8 +25,7 @@ typedef struct tni_nccl { /* nccl.c fills it in this order */
     /* Makes this rank's end: on GPU `device`, with work ordered in `stream` (a cudaStream_t). */
     const char *(*line_new)(int device, void *stream, tni_nccl_line **line);
     const char *(*key_new)(void *key); /* on one rank: names a new connection */
-    /* Connects all ranks that have the same key; waits for them. Call it after line_new, in the
-     * same thread. */
+    /* Connects, and waits for, all ranks of one key. Call it after line_new, in its thread. */
     const char *(*line_join)(tni_nccl_line *line, const void *key, int rank, int size);
     /* Waits for the sums of all lines of its GPU. NULL is ignored. */
     void (*line_free)(tni_nccl_line *line);

@@ -1,13 +1,11 @@
 /*
- * reduce.c - gradients averaged in buckets while backward runs; Li et al., PyTorch Distributed
- * (2020), sec. 3.2.
+ * reduce.c - gradients averaged in buckets during backward; Li et al., PyTorch Distributed, 2020.
  *
  * Buckets hold the parameters from the last registered to the first, about the order in which their
  * gradients become complete. A gradient that is complete is copied into its place; a full bucket's
  * sum over ranks is begun (non-blocking), in the order of the buckets on every rank, whatever the
  * order of the gradients. At the end of the pass the missing gradients are filled in, the other
- * buckets sent, and all sums waited for: a parameter without a gradient on this rank sends what it
- * has accumulated, or 0.
+ * buckets sent, and all sums waited for: a parameter without one here sends what it has, or 0.
  *
  * Open MPI makes progress only inside its own calls, so each complete gradient also tests the
  * buckets on their way. On a GPU the host waits for nothing here: a bucket's sum is queued after
@@ -53,8 +51,7 @@ static int nth(const tn_data_parallel *p, int place)
     return p->sync.n - 1 - place;
 }
 
-/* A bucket of n parameters from the place `first` on, `elements` in all. While a sum in bf16 is on
- * its way flat is MPI's scratch. */
+/* A bucket of n parameters from `first`. While a sum in bf16 is under way flat is MPI's scratch. */
 static tn_status add_bucket(tn_data_parallel *p, int first, int n, int64_t elements)
 {
     tn_dtype dtype = wide(p->sync.leaf[nth(p, first)].leaf->dtype);
@@ -198,8 +195,7 @@ static tn_status prepare_end(tn_data_parallel *p, const tn_list *buffers)
     return pack_buffers(p, buffers);
 }
 
-/* Exchanges the reports; buffers are NULL if the pass has failed, with this status. If one rank
- * failed, all do. */
+/* Exchanges the reports; of a failed pass buffers are NULL. If one rank failed, all do. */
 static tn_status exchange_reports(tn_data_parallel *p, tn_status status, const tn_list *buffers)
 {
     bool failed = false;
@@ -340,8 +336,7 @@ static tn_status agree(tni_sync *s, tn_status status)
     return needed ? tni_agree(function, p->group, status) : status;
 }
 
-/* The others wait: they get meaningless sums, and a report that says so. Then all fail, and no
- * message is left on its way. */
+/* The others wait: they get sums of no meaning and a report of it. All fail; no message is left. */
 static tn_status fail(tni_sync *s, tn_status status)
 {
     tn_data_parallel *p = (tn_data_parallel *)s;

@@ -1,6 +1,5 @@
 /*
- * shard.c - an optimizer's state sharded over the ranks, and its step; Rajbhandari et al., ZeRO
- * (2020), sec. 5.1 (stage 1).
+ * shard.c - an optimizer's state sharded over ranks; Rajbhandari et al., ZeRO (2020), sec. 5.1.
  *
  * Whole parameters are sharded: the largest first, each to the rank that holds fewest bytes so far.
  * A rank has state for those that it holds, and steps only those. All ranks have the same gradients
@@ -9,8 +8,7 @@
  * A step begins with a few bytes from each rank: whether it is ready, and hashes of its parameters,
  * rates and gradients. So all ranks step, or none does. Then each steps its own parameters, and the
  * new values go round: the parameters of a rank form one row of bytes, and a message brings every
- * rank the next piece of every row. Memory is allocated before the step begins, so that only MPI
- * can fail after it.
+ * rank the next piece of every row. Memory is there before the step begins: then only MPI can fail.
  */
 #include "autograd/op.h"
 #include "ext/parallel/data_parallel.h"
@@ -330,15 +328,13 @@ static tn_status make(const char *function, tn_data_parallel *p, tn_optim *opt, 
     return shard_all(function, s, p, opt->param, opt->n);
 }
 
-/* What this rank does alone. *made: a new one, or the one that opt has kept since its
- * tn_data_parallel was freed. */
+/* What this rank does alone. *made: new, or kept by opt since its tn_data_parallel was freed. */
 static tn_status prepare(const char *function, tn_data_parallel *p, tn_optim *opt, tni_shard **made)
 {
     if (!p || !opt) return tni_poison(function, p ? "opt" : "p");
     tni_shard *s = (tni_shard *)opt->shards;
     if (s && s->p)
-        return tni_error(TN_E_STATE, "%s: the optimizer's state is dealt already: want it once",
-                         function);
+        return tni_error(TN_E_STATE, "%s: its state is dealt already: want it once", function);
     if (opt->type->together)
         return tni_error(TN_E_STATE,
                          "%s: %s updates all parameters together: want one that goes by parameter",
@@ -383,8 +379,7 @@ static bool travels(const tn_optim *opt, const tni_optim_param *p, int k, tni_fo
     return tni_optim_form(opt, p, k, form) && p->step > 0 && p->holder != 0;
 }
 
-/* Makes own state ready as for a step, as it is sent in its form (tni_optim_form); on rank 0 also
- * room for the others'. */
+/* Makes own state ready to be sent in its form (tni_optim_form); on rank 0 room for the others'. */
 static tn_status make_ready(tn_optim *opt)
 {
     for (int i = 0; i < opt->n; i++) {

@@ -1,5 +1,5 @@
 /*
- * npy.c - NumPy's files of one array.
+ * npy.c - NumPy's files of one array; files of raw numbers.
  *
  * "\x93NUMPY", two bytes of version, the length of the header (16 bits, from version 2 on 32), the
  * header, the values. The header is a dict as Python writes it, of the three keys descr ("<f4"),
@@ -7,6 +7,7 @@
  * of 64. Source: NumPy's NEP 1 and numpy.lib.format.
  */
 #include <errno.h>
+#include <sys/mman.h>
 
 #include "ext/pt/zip.h"
 #include "io/choice.h"
@@ -98,8 +99,7 @@ static bool read_kind(const char *text, header *h)
 
 static tn_status unknown(const tni_input *in, const char *dtype)
 {
-    return tni_input_bad(in, "dtype %s: want float16 to 64, int8 to 64, uint8 to 32 or bool",
-                         dtype);
+    return tni_input_bad(in, "dtype %s: want float16 to 64, int8 to 64, uint8 to 32, bool", dtype);
 }
 
 /* Its dtype may be one that no tensor has. */
@@ -114,8 +114,7 @@ static tn_status parse(const tni_input *in, const char *at, const char *end, hea
         const unsigned bit =
             !strcmp(key, "descr") + 2 * !strcmp(key, "fortran_order") + 4 * !strcmp(key, "shape");
         if (!bit || seen & bit)
-            return tni_input_bad(
-                in, "the header's key %s: want descr, fortran_order and shape, once", key);
+            return tni_input_bad(in, "the key %s: want descr, fortran_order and shape, once", key);
         seen |= bit;
         h->foreign = bit == 1 && passed(&at, "[");
         if (h->foreign)
@@ -148,10 +147,9 @@ static tn_status read_header(const source *s, header *h)
     unsigned char b[12] = { 0 };
     const int64_t prefix = TNI_MIN(s->size, (int64_t)sizeof b);
     TNI_TRY(read_from(s, 0, b, (size_t)prefix));
+    const char *is = prefix < 10 ? NULL : tni_begins_as(b);
     if (prefix < 10 || memcmp(b, MAGIC, 6) != 0)
-        return tni_input_bad(in, b[0] == 'P' && b[1] == 'K'
-                                     ? "an archive (.npz): want tn_load_tensors for it"
-                                     : "does not begin with \\x93NUMPY: want a .npy file");
+        return tni_input_bad(in, "%s: want a .npy file", is ? is : "no \\x93NUMPY at first");
     if (b[6] < 1 || b[6] > 3 || b[7] != 0)
         return tni_input_bad(in, "version %d.%d: want 1.0, 2.0 or 3.0", b[6], b[7]);
     const int64_t n = (int64_t)tni_little(b + 8, b[6] > 1 ? 4 : 2);
@@ -199,19 +197,91 @@ static tn_tensor *read_values(const source *s, const header *h)
     return h->fortran && stored.rank > 1 ? tn_contiguous(tn_permute(t, order, stored.rank)) : t;
 }
 
-tn_tensor *tn_npy_load(const char *path)
+/* ---- maps ------------------------------------------------------------------------------------ */
+
+typedef struct map {
+    void *memory;
+    size_t nbytes;
+} map;
+
+static void unmap(void *user)
+{
+    map *m = user;
+    munmap(m->memory, m->nbytes);
+    tni_free(m, sizeof *m);
+}
+
+/* The file's bytes from `at` on. */
+static tn_tensor *map_values(const tni_input *in, int64_t at, tn_shape shape, tn_dtype dtype)
+{
+    const int rights = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_NORESERVE;
+    if (dtype == TN_BOOL || at % (int64_t)tn_dtype_size(dtype))
+        return tni_nothing(tni_input_error(in, TN_E_INVALID,
+                                           "%s from byte %" PRId64 " on: want a "
+                                           "multiple of its size, no bool",
+                                           tn_dtype_name(dtype), at));
+    map *m = tni_alloc(sizeof *m);
+    if (!m) return NULL;
+    *m = (map){ mmap(NULL, (size_t)in->size, rights, flags, in->fd, 0), (size_t)in->size };
+    const bool made = m->memory != MAP_FAILED;
+    if (!made) tni_input_error(in, tni_errno(errno), "%s", strerror(errno));
+    tn_tensor *t = made ? tn_from_memory((char *)m->memory + at, shape, dtype, unmap, m) : NULL;
+    if (made && !t) unmap(m);
+    if (!made) tni_free(m, sizeof *m);
+    return t;
+}
+
+tn_tensor *tn_raw_map(const char *path, int64_t skip, tn_shape row, tn_dtype dtype)
+{
+    tni_input in;
+    tn_tensor *t = NULL;
+    int64_t nbytes;
+    if (tni_shape_fits(__func__, &row) != TN_OK) return NULL;
+    if (row.rank == TN_MAX_RANK || skip < 0 ||
+        __builtin_mul_overflow(tni_shape_numel(&row), tn_dtype_size(dtype), &nbytes) || nbytes < 1)
+        return tni_fail(TN_E_INVALID,
+                        "%s: skip %" PRId64 ", rows of %s %s: want >= 0, at most 7 sizes >= 1",
+                        __func__, skip, tni_shape_text(&row), tn_dtype_name(dtype));
+    if (tni_input_open(&in, __func__, path) != TN_OK) return NULL;
+    tn_shape shape = { row.rank + 1, { (in.size - skip) / nbytes } };
+    memcpy(shape.size + 1, row.size, (size_t)row.rank * sizeof *row.size);
+    if (shape.size[0] < 1 || (in.size - skip) % nbytes)
+        tni_input_bad(&in,
+                      "%" PRId64 " bytes, rows from %" PRId64 " on: want whole ones of %" PRId64,
+                      in.size, skip, nbytes);
+    else
+        t = map_values(&in, skip, shape, dtype);
+    tni_input_close(&in);
+    return t;
+}
+
+static tn_tensor *read_array(const char *f, const char *path, bool maps)
 {
     source s = { 0 };
     header h = { 0 };
-    if (tni_input_open(&s.in, "tn_npy_load", path) != TN_OK) return NULL;
+    if (tni_input_open(&s.in, f, path) != TN_OK) return NULL;
     s.size = s.in.size;
     tn_scope scope = tn_scope_begin();
     tn_tensor *t = NULL;
     tn_status status = read_header(&s, &h);
     if (status == TN_OK && h.kind->dtype < 0) status = unknown(&s.in, h.kind->name);
-    TN_NO_GRAD if (status == TN_OK) t = read_values(&s, &h);
+    if (status == TN_OK && maps && (h.big || h.fortran || !tni_file_dtype_kept(h.kind)))
+        status = tni_input_bad(&s.in, "%s%s%s: want tn_npy_load for it", h.kind->name,
+                               h.big ? ", big-endian" : "", h.fortran ? ", columns first" : "");
+    TN_NO_GRAD if (status == TN_OK) t =
+        maps ? map_values(&s.in, h.begin, h.shape, (tn_dtype)h.kind->dtype) : read_values(&s, &h);
     tni_input_close(&s.in);
     return tn_scope_return(scope, t);
+}
+
+tn_tensor *tn_npy_load(const char *path)
+{
+    return read_array(__func__, path, false);
+}
+
+tn_tensor *tn_npy_map(const char *path)
+{
+    return read_array(__func__, path, true);
 }
 
 /* ---- archives of arrays ---------------------------------------------------------------------- */

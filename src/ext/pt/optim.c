@@ -4,8 +4,7 @@
  * { "state": { ID: { "step": tensor, "exp_avg": tensor, ... } },
  *   "param_groups": [{ "lr": 0.1, "betas": (0.9, 0.999), ..., "params": [ID, ...] }, ...] }
  * An ID is a parameter's place in the order of the groups; in files of before PyTorch 1.2, any
- * number. Names of states and of most numbers are ours. Source: torch/optim/optimizer.py, and what
- * torch.save writes.
+ * number. Names of states and most numbers are ours. Source: torch/optim/optimizer.py, torch.save.
  */
 #include "ext/pt/read.h"
 #include "optim/optim.h"
@@ -110,9 +109,8 @@ static tn_status read_numbers(import *m, int k, const value *group)
         if (!number->name) continue;
         int place;
         const value *v = tni_pickle_get(p, group, tni_pt_number(number->name, &place));
-        if (place >= 0)
-            v = v && v->kind == TNI_PICKLE_TUPLE && v->n == 2 ? tni_pickle_members(p, v) + place
-                                                              : NULL;
+        const bool two = v && v->kind == TNI_PICKLE_TUPLE && v->n == 2;
+        if (place >= 0) v = two ? tni_pickle_members(p, v) + place : NULL;
         x = m->opt->group[k].number[i];
         TNI_TRY(number_of(m, v, &x));
         const tn_dtype dtype = number->on_off ? TN_I64 : TN_F64;

@@ -79,8 +79,8 @@ bool tni_pickle_is(const tni_pickle *p, const value *v, const char *text)
 
 static tn_status proto(tni_pickle *p, int64_t version)
 {
-    if (version != 2)
-        return bad(p, "pickle protocol %" PRId64 ": want 2, PyTorch's default", version);
+    if (version != 2 && version != 3)
+        return bad(p, "pickle protocol %" PRId64 ": want 2 or 3", version);
     return TN_OK;
 }
 
@@ -206,15 +206,13 @@ static tn_status set_item(tni_pickle *p, int64_t dict, value key, value item)
 static tni_pickle_dict *target_of(tni_pickle *p, int64_t k, bool is_marked, bool list)
 {
     int64_t below = p->stack.n - k - is_marked;
-    const value *target = below > 0 ? (value *)p->stack.data + below - 1 : NULL;
-    tni_pickle_dict *d =
-        target && target->kind == TNI_PICKLE_DICT ? tni_pickle_dict_of(p, target) : NULL;
+    const value *v = below > 0 ? (value *)p->stack.data + below - 1 : NULL;
+    tni_pickle_dict *d = v && v->kind == TNI_PICKLE_DICT ? tni_pickle_dict_of(p, v) : NULL;
     if (d && !d->object && d->list == list) return d;
     return bad(p, "items for something other than a %s: " WANTED, list ? "list" : "dict"), NULL;
 }
 
-/* Puts a key and its value into the dict below them (n 2), or a value into the list (1); below 0:
- * all that are above the mark. */
+/* Puts key and value into the dict below (n 2), a value into the list (1); -n: all from the mark */
 static tn_status add_items(tni_pickle *p, int64_t n)
 {
     const int64_t step = n < 0 ? -n : n;
@@ -253,8 +251,7 @@ static tn_status build(tni_pickle *p, int64_t n)
 
 /* ---- names and calls ------------------------------------------------------------------------- */
 
-/* Limit on the elements of an expanded tensor (strides of 0): tiny in the file, but large when
- * copied. */
+/* Limit on the elements of an expanded tensor (strides of 0): tiny in the file, large as a copy. */
 enum { EXPANDED_LIMIT = 1 << 20 };
 
 /* What a name stands for: */
@@ -314,8 +311,7 @@ static const struct {
     { "torch.storage\nUntypedStorage\n", STORAGE, 0, NULL },
 };
 enum { N_GLOBALS = sizeof globals / sizeof *globals };
-/* Values of kind GLOBAL: a place there; from TYPES on a dtype; from STORAGES on a storage of one;
- * SCRIPT: a class. */
+/* Of kind GLOBAL: a place there; from TYPES on a dtype, STORAGES its storage; SCRIPT: a class. */
 enum { TYPES = 1000, STORAGES = 2000, SCRIPT = 3000 };
 
 static int what_of(const value *v)
@@ -356,8 +352,7 @@ static int torch_name(const char *text, size_t n)
 
 static tn_status global(tni_pickle *p, int64_t n)
 {
-    size_t module = line(p, p->at);
-    size_t name = module ? line(p, p->at + module) : 0;
+    size_t module = line(p, p->at), name = module ? line(p, p->at + module) : 0;
     if (!name) return bad(p, "%s", "GLOBAL without two lines");
     const char *text = (const char *)operand(p, module + name);
     int64_t which = torch_name(text, module + name);
@@ -507,9 +502,8 @@ static tn_status ordered_dict(tni_pickle *p, const value *a, uint32_t n)
         const bool tuple = two->kind == TNI_PICKLE_TUPLE && two->n == 2;
         if (!tuple && !(d && d->list && d->n == 2))
             return bad(p, "%s", "OrderedDict of something other than pairs: " WANTED);
-        const value *of = tuple ? tni_pickle_members(p, two) : NULL;
-        TNI_TRY(set_item(p, dict, of ? of[0] : pairs[d->first].value,
-                         of ? of[1] : pairs[d->last].value));
+        const value *of = tuple ? tni_pickle_members(p, two) : &pairs[d->first].value;
+        TNI_TRY(set_item(p, dict, of[0], tuple ? of[1] : pairs[d->last].value));
     }
     return TN_OK;
 }
@@ -531,8 +525,7 @@ static tn_status call(tni_pickle *p, const value *function, const value *argumen
         return bad(p, "a call with %u arguments: want %u", n, TNI_MAX(wanted, 1U));
     switch (what) {
     case FOREIGN:
-        return put_tensor(
-            p, &(tni_pickle_tensor){ .storage = -1, .what = globals[function->number].kind });
+        return put_tensor(p, &(tni_pickle_tensor){ -1, .what = globals[function->number].kind });
     case FROM_TYPE:
         if (depth) return bad(p, "%s", "a subclass of a subclass: " WANTED);
         return call(p, &a[0], &a[2], depth + 1);
@@ -558,8 +551,7 @@ static tn_status reduce(tni_pickle *p, int64_t made)
 
 /* ---- the machine ----------------------------------------------------------------------------- */
 
-/* Instructions by their byte: the function, and the number that it gets: its operand, of so many
- * bytes, or else x. */
+/* Instructions by their byte: the function, its operand of so many bytes, or else the number x. */
 static const struct {
     const char *name;
     tn_status (*run)(tni_pickle *p, int64_t x);

@@ -46,16 +46,15 @@ static tn_status read_bytes(tni_pt *f, const tni_zip_entry *e, const char *name,
 
 static tn_status open_pickle(tni_pt *f)
 {
-    const tn_file_limits limits = tn_get_file_limits();
+    const int64_t most = tn_get_file_limits().header_bytes;
     const char *key = f->tree.choice->o.key;
     const bool script = tni_zip_find(&f->zip, "constants.pkl"),
                constants = script && key && !strcmp(key, "constants");
     const char *name = constants ? "constants.pkl" : "data.pkl";
     const tni_zip_entry *e = tni_zip_find(&f->zip, name);
     if (!e) return bad(f, "no entry %s: not a PyTorch file", name);
-    if (e->nbytes > limits.header_bytes)
-        return bad(f, "%s has %" PRId64 " bytes" TNI_MOST_READ, name, e->nbytes,
-                   limits.header_bytes);
+    if (e->nbytes > most)
+        return bad(f, "%s has %" PRId64 " bytes" TNI_MOST_READ, name, e->nbytes, most);
     if (!script) TNI_TRY(expect(f, "version", "3\n", false));
     TNI_TRY(expect(f, "byteorder", "little", true));
     TNI_TRY(read_bytes(f, e, name, (size_t)e->nbytes));
@@ -118,15 +117,15 @@ static tn_status open_old(tni_pt *f)
     tni_pickle *p = &f->pickle;
     tn_status status = read_bytes(f, NULL, "the pickles", (size_t)TNI_MIN(f->zip.in.size, most));
     p->at = sizeof MAGIC - 1;
-    if (status == TN_OK && (p->n < p->at || memcmp(f->bytes, MAGIC, p->at) != 0))
+    if (status == TN_OK && (p->n < p->at || memcmp(f->bytes + 2, &MAGIC[2], p->at - 2) != 0))
         status = bad(f, "the first pickle is not the number of PyTorch's format");
     if (status == TN_OK) status = tni_pickle_read(p, &version);
     if (status == TN_OK && (version.kind != TNI_PICKLE_INT || version.number != 1001))
         status = bad(f, "a version other than 1001 of the format before 1.6");
     if (status == TN_OK) status = tni_pickle_read(p, &system);
-    const tni_pickle_value *little =
-        status == TN_OK ? tni_pickle_get(p, &system, "little_endian") : NULL;
-    if (status == TN_OK && (!little || little->kind != TNI_PICKLE_BOOL || !little->number))
+    const bool ok = status == TN_OK;
+    const tni_pickle_value *v = ok ? tni_pickle_get(p, &system, "little_endian") : NULL;
+    if (ok && (!v || v->kind != TNI_PICKLE_BOOL || !v->number))
         status = bad(f, "its numbers are not little-endian");
     if (status == TN_OK) status = tni_pickle_read(p, &f->tree.root);
     if (status == TN_OK) status = tni_pickle_read(p, &keys);

@@ -53,15 +53,13 @@ typedef struct tni_pt {
 
 /* Reads everything but storages; an .npz has no pickle. On failure nothing is left open. */
 tn_status tni_pt_open(tni_pt *f, const char *function, const char *path, tni_choice *c);
-/* A tensor of a dtype that is wanted: a view of its storage, in the current scope, which must stay
- * until the file is closed. */
+/* A tensor, a view of its storage, in the current scope, which must outlast the open file. */
 tn_tensor *tni_pt_tensor(tni_pt *f, const tni_pickle_tensor *t);
 void tni_pt_close(tni_pt *f);
 
 /* ---- optimizers, read and written (optim.c) -------------------------------------------------- */
 
-/* Whether PyTorch has the same optimizer; *key: what tells its groups from others'; *steps: it
- * counts each parameter's. */
+/* Whether PyTorch has that optimizer; *key: its groups alone have it; *steps: of each parameter. */
 tn_status tni_pt_optim_check(const char *function, const tn_optim *opt, const char **key,
                              bool *steps);
 /* PyTorch's key for a number; *place: which of its two values it is, -1: the value itself. */

@@ -106,9 +106,8 @@ static tn_status visit(walk *w, const value *v)
 static tn_status visit_tensor(walk *w, const value *v, bool *down)
 {
     (void)down;
-    if (v->kind != TNI_PICKLE_TENSOR) return TN_OK;
-    return w->leaf(w->user, w->path,
-                   (tni_pickle_tensor *)w->tree->pickle->tensors.data + v->number);
+    const tni_pickle_tensor *tensors = w->tree->pickle->tensors.data;
+    return v->kind == TNI_PICKLE_TENSOR ? w->leaf(w->user, w->path, tensors + v->number) : TN_OK;
 }
 
 tn_status tni_tree_tensors(const tni_tree *tree, const value *part, tni_tree_leaf *leaf, void *user)

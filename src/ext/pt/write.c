@@ -49,8 +49,7 @@ static tn_status check_item(const plan *p, item *it)
 
 static int by_memory(const void *a, const void *b)
 {
-    const item *x = a;
-    const item *y = b;
+    const item *x = a, *y = b;
     int d = tni_compare_places(x->tensor, y->tensor, false);
     return d ? d : x->place - y->place;
 }
@@ -356,12 +355,12 @@ static tn_status add_param(tn_list *list, const tn_optim *opt, const tni_optim_p
 {
     tni_form form;
     if (p->step == 0) return TN_OK;
+    const tn_device cpu = tn_cpu();
     if (steps)
-        TNI_TRY(
-            add_state(list, id, "step", tn_full_as(TN_SCALAR, (double)p->step, TN_F32, tn_cpu())));
+        TNI_TRY(add_state(list, id, "step", tn_full_as(TN_SCALAR, (double)p->step, TN_F32, cpu)));
     if (!strcmp(opt->type->name, "nadam"))
         TNI_TRY(add_state(list, id, "mu_product",
-                          tn_full_as(TN_SCALAR, mu_product(opt, p), TN_F32, tn_cpu())));
+                          tn_full_as(TN_SCALAR, mu_product(opt, p), TN_F32, cpu)));
     for (int s = 0; s < TN_OPTIM_STATES; s++)
         if (tni_optim_form(opt, p, s, &form))
             TNI_TRY(add_state(list, id, opt->type->state[s].name, p->state[s]));

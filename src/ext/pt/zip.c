@@ -1,14 +1,12 @@
 /*
- * zip.c - archives: read strictly, because only PyTorch's and NumPy's files need be read, and
- * written front to back, stored.
+ * zip.c - archives: read strictly, as only PyTorch's and NumPy's need be; written stored.
  *
  * Order of a reader's checks: the end record in the file's last bytes, and the zip64 record where
  * one is pointed to; the directory from there back to the data, exactly; every entry of it: stored
  * or deflated, not encrypted; the local header in front of the data saying the same; entries one
  * after the other in the file, in whatever order the directory names them, without overlap, and
  * without holes greater than a data descriptor; in a PyTorch file all in one folder; no name twice.
- * Only then is memory for data allocated, as much as the file holds or tn_set_file_limits allows
- * for what is deflated.
+ * Only then is memory allocated, as much as the file holds, or tn_set_file_limits of deflated data.
  */
 #include <zlib.h>
 
@@ -56,8 +54,7 @@ static tn_status read_end(const tni_zip *zip, end *e)
     if (stop < 0) return bad(zip, "%" PRId64 " bytes: cut off", zip->in.size);
     TNI_TRY(tni_input_read(&zip->in, zip->in.size - (int64_t)n, last + sizeof last - n, n));
     if (tni_little(b, 4) != 0x06054b50 || tni_little(b + 20, 2) != 0)
-        return bad(
-            zip, "no end record in the last %d bytes: cut off, or followed by something else", END);
+        return bad(zip, "no end record in the last %d bytes: cut off, or something follows", END);
     *e = (end){ tni_little(b + 10, 2), tni_little(b + 12, 4), tni_little(b + 16, 4) };
     if (tni_little(b + 4, 4) != 0 || tni_little(b + 8, 2) != e->n)
         return bad(zip, "the archive is spread over several disks");
@@ -111,8 +108,7 @@ static tn_status read_header(tni_zip *zip, const end *e, size_t *at, tni_zip_ent
              header = tni_little(h + 42, 4);
     size_t length = (size_t)tni_little(h + 28, 2), extra = (size_t)tni_little(h + 30, 2);
     if (length == 0 || length > TNI_ZIP_NAME_LIMIT)
-        return bad(zip, "an entry's name has %zu bytes: 1 to %d are possible", length,
-                   TNI_ZIP_NAME_LIMIT);
+        return bad(zip, "an entry's name has %zu bytes: want 1 to %d", length, TNI_ZIP_NAME_LIMIT);
     if (length + extra > left - HEADER || tni_little(h + 32, 2) != 0 || tni_little(h + 34, 2) != 0)
         return bad(zip, "the directory is damaged at entry %d", zip->n);
     entry->crc = (uint32_t)tni_little(h + 16, 4);
@@ -148,8 +144,7 @@ static tn_status read_header(tni_zip *zip, const end *e, size_t *at, tni_zip_ent
     return TN_OK;
 }
 
-/* The header before the data must agree with the directory. With flag 8, sizes and checksum may be
- * in a data descriptor instead. */
+/* The header before the data must agree with the directory, but where flag 8 has it behind them. */
 static tn_status read_local(const tni_zip *zip, const end *e, tni_zip_entry *entry)
 {
     size_t length = strlen(entry->name);
@@ -158,10 +153,9 @@ static tn_status read_local(const tni_zip *zip, const end *e, tni_zip_entry *ent
         return bad(zip, "%.64s: no room for its header at %" PRId64, entry->name, entry->header);
     unsigned char b[LOCAL_HEADER + TNI_ZIP_NAME_LIMIT];
     TNI_TRY(tni_input_read(&zip->in, entry->header, b, LOCAL_HEADER + length));
-    const uint64_t crc = tni_little(b + 14, 4),
-                   sizes[2] = { tni_little(b + 18, 4), tni_little(b + 22, 4) };
-    const uint64_t stored = (uint64_t)entry->stored;
-    const uint64_t wanted[2] = { stored, (uint64_t)entry->nbytes };
+    const uint64_t crc = tni_little(b + 14, 4), stored = (uint64_t)entry->stored;
+    const uint64_t sizes[] = { tni_little(b + 18, 4), tni_little(b + 22, 4) };
+    const uint64_t wanted[] = { stored, (uint64_t)entry->nbytes };
     bool same = tni_little(b, 4) == 0x04034b50 && tni_little(b + 26, 2) == length &&
                 !memcmp(b + LOCAL_HEADER, entry->name, length) &&
                 !(tni_little(b + 6, 2) & ~UINT64_C(0x080e)) &&
@@ -169,8 +163,7 @@ static tn_status read_local(const tni_zip *zip, const end *e, tni_zip_entry *ent
     bool later = tni_little(b + 6, 2) & 8;
     same = same && (crc == entry->crc || (later && crc == 0));
     for (int i = 0; i < 2; i++)
-        same =
-            same && (sizes[i] == wanted[i] || sizes[i] == UINT32_MAX || (later && sizes[i] == 0));
+        same &= sizes[i] == wanted[i] || sizes[i] == UINT32_MAX || (later && sizes[i] == 0);
     if (!same)
         return bad(zip, "%.64s: the header at %" PRId64 " and the directory differ", entry->name,
                    entry->header);

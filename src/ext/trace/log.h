@@ -38,8 +38,7 @@ typedef struct tni_numbers {
     const tni_picture *picture;
 } tni_numbers;
 
-/* Notes t as it is now, with its values if there are at most `most`; they lie in a. Of more there
- * is a picture, unless p is NULL. */
+/* Notes t as it is now, with up to `most` values, in a; of more a picture, unless p is NULL. */
 tn_status tni_numbers_note(tni_numbers *v, const tn_tensor *t, int64_t most, tni_arena *a,
                            tni_pictures *p);
 /* Whether both are known and differ. */

@@ -60,8 +60,7 @@ static const tni_picture *picture_of(const tni_numbers *v, const double *x, cons
     const void *as = (const void *)(uintptr_t)(key | 1);
     tni_picture *made = tni_map_get(&p->known, as), like = { 0 };
     if (made) return made;
-    const int64_t h = s->rank > 1 ? s->size[s->rank - 2] : 1,
-                  w = s->rank ? s->size[s->rank - 1] : 1;
+    int64_t h = s->rank > 1 ? s->size[s->rank - 2] : 1, w = s->rank ? s->size[s->rank - 1] : 1;
     const int64_t all = v->n / (h * w), side = all == 1 ? 28 : all < 4 ? 16 : 14;
     int64_t n = 0;
     if (h > 1 && w > 1 && (s->rank == 2 || s->rank == 4 || h == w)) {

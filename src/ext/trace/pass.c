@@ -58,8 +58,7 @@ static bool is_idle(const tni_node *node, int i)
     return !(tni_reads(node->op, node->n_in, need) & TNI_X(i));
 }
 
-/* Notes of a node that the pass may visit its source line, and whether what it kept is still the
- * same. NULL: the account ends. */
+/* Notes of a node to come its line, whether what it kept is the same. NULL: the account ends. */
 static const tni_log_node *tell(tn_trace *tr, const tni_node *node)
 {
     tni_log_node *n = tni_record_node(tr, node, NULL);
@@ -78,8 +77,7 @@ static const tni_log_node *tell(tn_trace *tr, const tni_node *node)
     return n;
 }
 
-/* The loss: the root of the outermost backward, if it has one element; until there is one, that of
- * tn_gradients. */
+/* The loss: the outermost backward's root, if of one element; until there is one, tn_gradients'. */
 static void note_loss(tn_trace *tr, const tni_pass *pass)
 {
     const tni_node *newest = pass->ready.n ? pass->ready.heap[0] : NULL;
@@ -205,8 +203,7 @@ static void delivered(tni_watcher *self, const tni_node *node, int i, tn_tensor 
 /* ---- on the way ------------------------------------------------------------------------------ */
 
 /* Before the first hook and after each: the gradient before the next is known from the one before.
- * A node's run before its turn, a leaf's after its last share. Without a pass: it began before the
- * account. */
+ * A node's run before its turn, a leaf's after its last share. No pass: it began before that. */
 static void hooked(tni_watcher *self, const tni_hooked *h, const tn_tensor *gradient)
 {
     TNI_RECORDER(tr, self);

@@ -143,8 +143,7 @@ static void add_ticks(FILE *b, const axis *a, bool upright)
     }
 }
 
-/* The extremes of points [from, to), in the order in which they stand; *open: the line continues
- * from the last ones. */
+/* The extremes of points [from, to), in their order; *open: the line continues from the last. */
 static void add_column(plot *p, const tn_curve *c, int64_t from, int64_t to, bool *open)
 {
     int64_t low = -1, high = -1;

@@ -126,8 +126,7 @@ static const tni_log_module *module_of(tn_trace *tr, const tni_call_site *p)
     return m ? m : tni_record_new_module(tr, p->path, p->type);
 }
 
-/* Adds the call, and before it those around it, unless they are there. NULL: outside of all calls,
- * or the account ends. */
+/* Adds the call, after those around it, unless they are there. NULL: none, or the account ends. */
 static tni_log_call *call_of(tn_trace *tr, tni_call_site *site)
 {
     tni_log_call *c = site ? tni_map_get(&tr->calls, site) : NULL;
@@ -169,10 +168,9 @@ static const tni_log_op *op_of(tn_trace *tr, const tn_op *op)
         if (!strcmp(all[i]->name, op->name) &&
             !strcmp(all[i]->formula, op->formula ? op->formula : ""))
             return all[i];
-    tni_log_op made = { lasting(tr, op->name), lasting(tr, op->formula),
-                        lasting(tr, op->gradient) };
+    tni_log_op new = { lasting(tr, op->name), lasting(tr, op->formula), lasting(tr, op->gradient) };
     tni_log_op *noted = TNI_NEW(&tr->log, ops);
-    if (noted) *noted = made;
+    if (noted) *noted = new;
     return noted;
 }
 

@@ -1,6 +1,5 @@
 /*
- * step.c - what begins and ends a step of training: the ledger of all registered tensors, and the
- * optimizer's updates.
+ * step.c - begin and end of a step of training: the ledger of registered tensors, the updates.
  *
  * A step is over once an optimizer has stepped, or a parameter was changed by hand after backward.
  * It is closed when the next one begins, so that two optimizers after one backward are one step.

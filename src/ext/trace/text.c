@@ -73,10 +73,9 @@ static void say_arrivals(const tni_words *w, const tni_log_back *b)
         fprintf(w->file, "%s", tni_numbers_phrase(how, name.s, &in->value, shape).s);
         for (size_t k = 0; in->n_adds > 1 && k < in->n_adds; k++) {
             const tni_log_share *share = in->adds[k];
-            const tni_log_node *from = share ? share->back->node : NULL;
-            fprintf(w->file, k ? " + %s" : "\n    the sum of %s",
-                    from ? from->op->name : "the seed");
-            if (from) fprintf(w->file, " #%d: %s", from->id, tni_amount_phrase(&share->value).s);
+            const tni_log_node *of = share ? share->back->node : NULL;
+            fprintf(w->file, k ? " + %s" : "\n    the sum of %s", of ? of->op->name : "the seed");
+            if (of) fprintf(w->file, " #%d: %s", of->id, tni_amount_phrase(&share->value).s);
         }
         say_hooks(w, &in->hooks, name.s, shape);
         fputc('\n', w->file);

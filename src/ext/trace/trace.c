@@ -106,8 +106,7 @@ tn_status tn_trace_end(tn_trace *tr)
     if (!tr) return tni_poison(f, "trace");
     if (!tr->running) return tni_error(TN_E_STATE, "%s: the trace has ended already", f);
     if (tni_watching != &tr->watcher)
-        return tni_error(TN_E_STATE,
-                         "%s: the trace was begun in another thread: want it ended there", f);
+        return tni_error(TN_E_STATE, "%s: it was begun in another thread: want it ended there", f);
     if (tr->pass && tr->failed == TN_OK)
         return tni_error(TN_E_STATE, "%s: a backward is running: want it ended after that", f);
     tn_status failed = tni_trace_stop(tr);

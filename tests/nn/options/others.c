@@ -415,6 +415,8 @@ static const option_row rows[] = {
     CUSTOM(tn_loader_options, without_replacement, loader_tensors),
     CUSTOM(tn_loader_options, classes, loader_tensors),
     INT(tn_loader_options, draws, 0, 5, 9, "draws 9 of 7", see_loader, .shuffle = true),
+    SHOWN_BY(tn_loader_options, collate, "data/test_datasets.c", "batches_of_one_s_own"),
+    SHOWN_BY(tn_loader_options, n_out, "data/test_datasets.c", "batches_of_one_s_own"),
     REAL(tn_loader_options, pad, 0, 5, NAN, NULL, see_pad, 0),
     FLAG(tn_csv_options, no_header, see_csv, .missing = "NA"),
     CUSTOM(tn_csv_options, separator, csv_fields),
