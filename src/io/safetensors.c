@@ -10,6 +10,7 @@
  *
  * Limits: of tn_set_file_limits; names of 1 to 1,024 bytes; at most 8 axes.
  */
+#include <ctype.h>
 #include <zlib.h>
 
 #include "io/io.h"
@@ -204,10 +205,13 @@ static const struct {
 /* The header's size is impossible: the first bytes are something else. */
 static tn_status not_one(const tni_safetensors *file, uint64_t n)
 {
-    size_t i = 0, count = sizeof others / sizeof *others;
+    const unsigned char *first = (const unsigned char *)&n;
+    size_t i = 0, text = 0, count = sizeof others / sizeof *others;
     while (i < count && memcmp(&n, others[i].begin, strlen(others[i].begin)) != 0) i++;
+    while (text < 8 && (isprint(first[text]) || isspace(first[text]))) text++;
+    const char *what = i < count ? others[i].what : text == 8 ? "text" : NULL;
     /* lengths of real headers have no high bytes */
-    if (i < count && n >> 32) return bad(file, "not a safetensors file: %s", others[i].what);
+    if (what && n >> 32) return bad(file, "not a safetensors file: %s", what);
     return bad(file,
                "a header of %" PRIu64 " bytes in a file of %" PRId64 ": not a safetensors file%s",
                n, file->in.size, n >> 32 ? "" : ", or cut off");

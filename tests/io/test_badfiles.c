@@ -274,6 +274,7 @@ START_TEST(H2_sizes_before_the_header)
           19, "not a safetensors file: perhaps an ONNX model" },
         { "version https://git-lfs.github.com/spec/v1", 42,
           "not a safetensors file: a pointer of Git LFS, not the file itself (git lfs pull)" },
+        { "And\tit came\n", 12, "not a safetensors file: text" },
     };
     for (int i = 0; i < COUNT(others); i++)
         refused(others[i].text, write_bytes("f", others[i].bytes, others[i].n), TN_E_FORMAT,
