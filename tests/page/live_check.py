@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import time
+import zlib
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'trace'))
 import browser  # noqa: E402
@@ -92,6 +93,9 @@ def opening(page):
     page.open()
     check('it begins paused, with spirals', page.js("app.running + setup.data") == 'falsespirals')
     check('the button says Run', 'Run' in page.text('#run'), page.text('#run'))
+    with open(page.path, 'rb') as file:
+        size = len(zlib.compress(file.read()))
+    check('the page, library and data in it, is below 1.5 MB compressed', size <= 1.5e6, size)
     check('nothing is fetched: the policy allows none', "default-src 'none'" in page.js(
         "document.querySelector('meta[http-equiv]').content"))
     page.quiet('when opening')
