@@ -83,9 +83,7 @@ tn_status tni_input_read(const tni_input *in, int64_t offset, void *data, size_t
             return tni_input_error(
                 in, TN_E_IO, "became shorter while it was read: %zu bytes missing at %" PRId64,
                 nbytes, offset);
-        at += n;
-        nbytes -= (size_t)n;
-        offset += n;
+        at += n, offset += n, nbytes -= (size_t)n;
     }
     return TN_OK;
 }

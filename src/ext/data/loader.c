@@ -34,9 +34,12 @@ static tn_status check_sizes(const char *f, int64_t rows, const tn_loader_option
         return tni_error(TN_E_INVALID,
                          "%s: batches of %" PRId64 " in %" PRId64 " parts: want a multiple", f,
                          o->batch_size, o->parts);
-    if (rows >= 0 && (rows < o->parts || (o->drop_last && rows < o->batch_size)))
-        return tni_error(TN_E_INVALID, "%s: %" PRId64 " rows give no batch of %" PRId64, f, rows,
-                         o->batch_size);
+    const int64_t least = o->drop_last ? o->batch_size : o->parts;
+    if (rows >= 0 && rows < least)
+        return tni_error(
+            TN_E_INVALID,
+            "%s: %" PRId64 " rows give no batch of %" PRId64 ": want at least %" PRId64 "%s", f,
+            rows, o->batch_size, least, rows < o->parts ? "" : ", or drop_last off");
     return TN_OK;
 }
 

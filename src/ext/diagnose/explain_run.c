@@ -121,8 +121,7 @@ static tn_status take_down(tni_run *r, tni_use use, tn_tensor *const *in, int n_
 {
     if (r->n_ends > INT32_MAX / 2) r->failed = TN_E_NOMEM;
     if (r->failed) return TN_OK;
-    use.module = calling(r, here(r));
-    use.end = (int)r->n_ends;
+    use.module = calling(r, here(r)), use.end = (int)r->n_ends;
     for (int i = 0; i < n_in; i++) {
         if (tni_none(in[i])) continue;
         put_end(r, in[i]);
@@ -227,11 +226,8 @@ tn_status tni_run_begin(tni_run *r, const char *function, tn_module *m, tni_loss
                          function);
     if (tni_host_refused(function, "watches a run", "it called outside of the step"))
         return TN_E_STATE;
-    r->function = function;
-    r->what = "the loss";
-    r->model = m;
-    r->loss = loss;
-    r->user = user;
+    r->function = function, r->what = "the loss";
+    r->model = m, r->loss = loss, r->user = user;
     r->outer = tni_watch(NULL);
     return TN_OK;
 }
@@ -315,10 +311,7 @@ tn_status tni_run_gradients(tni_run *r, const tn_list *parameters, tn_tensor *lo
     r->leaf = tni_arena_alloc(&r->arena, 2 * (size_t)n * sizeof *r->leaf);
     if (!r->leaf) return TN_E_NOMEM;
     r->grad = r->leaf + n;
-    for (int i = 0; i < n; i++) {
-        r->leaf[i] = r->leaves->entry[i].tensor;
-        r->grad[i] = TN_NONE;
-    }
+    for (int i = 0; i < n; i++) r->leaf[i] = r->leaves->entry[i].tensor, r->grad[i] = TN_NONE;
     return n && loss->requires_grad ? tn_gradients(1, &loss, NULL, n, r->leaf, r->grad, 0) : TN_OK;
 }
 

@@ -169,8 +169,7 @@ static tn_status number_all(walk *w, tn_tensor *root, tn_graph_options o)
     for (size_t i = 0; !w->failed && i < w->n_calls; i++) { /* the arrays are complete */
         const tni_call_site *p = w->sites[i];
         if (p->outer) w->calls[i].outer = &w->calls[get(&w->listed, p->outer) - 1];
-        w->calls[i].n_written = (int)p->n_written;
-        w->calls[i].written = written;
+        w->calls[i].n_written = (int)p->n_written, w->calls[i].written = written;
         if (written) written += p->n_written;
     }
     w->values = tni_arena_alloc(&w->arena, most * sizeof *w->values);

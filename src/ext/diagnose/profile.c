@@ -121,8 +121,7 @@ static void end_lap(profile *p)
         lap *to = tni_arena_more(&p->arena, &p->laps, &p->n_laps, sizeof *to);
         if (to) *to = (lap){ whose, p->since, t };
     }
-    p->since = t;
-    p->adds_up = false;
+    p->since = t, p->adds_up = false;
     if (p->parts[whose].kind == IN_PLACE) leave(p);
 }
 
@@ -323,8 +322,7 @@ static void storage_made(tni_watcher *self, tni_storage *s)
     p->live += (int64_t)s->nbytes;
     const int64_t in_use = tn_memory().in_use + (p->on_gpu ? tn_cuda_memory().in_use : 0);
     if (in_use <= p->peak) return;
-    p->peak = in_use;
-    p->made_at_peak = p->live;
+    p->peak = in_use, p->made_at_peak = p->live;
     for (size_t i = 0; i < p->n_parts; i++) p->parts[i].at_peak = p->parts[i].live;
 }
 
@@ -465,8 +463,7 @@ static tn_status run(profile *p, tn_profile_step step, void *user)
 static tn_status measure(profile *p, tn_profile_step step, void *user)
 {
     TNI_TRY(run(p, step, user));
-    p->since = now();
-    p->watcher.storage_made = storage_made;
+    p->since = now(), p->watcher.storage_made = storage_made;
     tni_watch(&p->watcher);
     tn_status status = run(p, step, user);
     p->watcher.storage_made = NULL;
@@ -477,8 +474,7 @@ static tn_status measure(profile *p, tn_profile_step step, void *user)
     for (int i = 0; i < p->o.steps && status == TN_OK; i++) {
         double from = p->since = now();
         p->keeps_laps = p->o.events && i == p->o.steps - 1;
-        p->depth = 0;
-        p->at_work = BETWEEN;
+        p->depth = 0, p->at_work = BETWEEN;
         status = run(p, step, user);
         end_lap(p);
         p->wall += p->since - from;

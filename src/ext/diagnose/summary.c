@@ -92,11 +92,9 @@ static tn_status member(table *t, const tni_slot *slot)
              : parameter ? ", frozen"
                          : ", not saved",
              is_new ? "" : ", tied");
-    if (is_new) {
-        sum->n += n;
-        sum->special += special ? n : 0;
-        sum->nbytes += (size_t)n * tn_dtype_size(v->dtype);
-    }
+    if (is_new)
+        sum->n += n, sum->special += special ? n : 0,
+            sum->nbytes += (size_t)n * tn_dtype_size(v->dtype);
     return add_row(t, -1, text, is_new && parameter ? n : -1, is_new && !parameter ? n : -1);
 }
 

@@ -23,8 +23,7 @@ tn_module *tn_linear_new(int64_t in_features, int64_t out_features, tn_linear_op
         return NULL;
     linear *m = tn_module_new(&tn_linear_type);
     if (!m) return NULL;
-    m->in = in_features;
-    m->out = out_features;
+    m->in = in_features, m->out = out_features;
     tn_register_parameter(&m->base, "weight", &m->weight,
                           tn_empty(TN_SHAPE(out_features, in_features)));
     tn_register_parameter(&m->base, "bias", &m->bias,

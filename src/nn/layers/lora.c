@@ -136,20 +136,26 @@ static tn_status check(const char *f, const tn_list *all, const char *patterns,
 {
     if (!*o->name || strchr(o->name, '.'))
         return tni_error(TN_E_NAME, "%s: adapter \"%s\": want a name without dots", f, o->name);
+    const char *some = NULL; /* the name of a Linear's parameter */
     for (int i = 0; i < all->n; i++) {
-        const tn_module *owner = all->entry[i].owner;
-        if (tni_is_linear(owner) && tni_slot_find(owner, o->name, strlen(o->name)))
+        const tn_entry *e = &all->entry[i];
+        if (!tni_is_linear(e->owner) || !strchr(e->name, '.')) continue;
+        if (tni_slot_find(e->owner, o->name, strlen(o->name)))
             return tni_error(TN_E_NAME, "%s: %s is beside a \"%s\" already: want another name", f,
-                             all->entry[i].name, o->name);
+                             e->name, o->name);
+        some = e->name;
     }
+    if (!some) return tni_error(TN_E_NAME, "%s: there is no Linear below the model", f);
     for (const char *p = patterns;; p++) {
         char one[1024];
         bool fit = false;
         snprintf(one, sizeof one, "%.*s", (int)strcspn(p, ","), p);
         for (int i = 0; i < all->n; i++) fit |= fits(one, &all->entry[i]);
         if (!fit)
-            return tni_error(TN_E_NAME, "%s: \"%s\" fits no Linear: want one as \"*.q_proj\"", f,
-                             one);
+            return tni_error(TN_E_NAME,
+                             "%s: \"%s\" fits no Linear: want a pattern of names such as \"%.*s\" "
+                             "(* is any characters)",
+                             f, one, (int)(strrchr(some, '.') - some), some);
         if (!*(p += strcspn(p, ","))) break;
     }
     if (!isfinite(o->alpha))
