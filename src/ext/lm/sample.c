@@ -121,12 +121,6 @@ static void keep_top_p(tni_sampler *s)
         if (comes_before(last, (tni_candidate){ s->w[i], (int32_t)i })) drop(s, i);
 }
 
-static void keep_min_p(tni_sampler *s)
-{
-    for (int64_t i = 0; i < s->n && s->o.min_p > 0; i++)
-        if (s->w[i] < (float)s->o.min_p) drop(s, i);
-}
-
 /* The first of the largest; -1: there is a NaN. */
 static int64_t largest(const float *x, int64_t n)
 {
@@ -166,7 +160,8 @@ tn_status tni_sampler_process(tni_sampler *s, const float *logits, int64_t row, 
     keep_top_k(s);
     for (int64_t i = 0; i < s->n; i++) s->w[i] = expf(s->x[i] - s->x[best]);
     keep_top_p(s);
-    keep_min_p(s);
+    for (int64_t i = 0; i < s->n && s->o.min_p > 0; i++)
+        if (s->w[i] < (float)s->o.min_p) drop(s, i);
     return TN_OK;
 }
 

@@ -22,6 +22,7 @@ typedef struct tni_product {
     const void *a, *b, *bias; /* bias: n values added to every row, or NULL */
     void *c;
     const void *packed;
+    int64_t groups; /* of few.c alone: not 0, and B is bytes, each column with so many scales */
 } tni_product;
 
 /* One of a convolution's three computations: y, or the gradient of x or w, is written, the other
