@@ -76,7 +76,7 @@ static uint64_t read_all(tn_tensor **w, int64_t n)
 static tn_tensor *weight(int64_t out, int64_t in)
 {
     if (!flags.int8) return tn_full_as(TN_SHAPE(out, in), 0.01, flags.dtype, tn_cpu());
-    tn_tensor *q = tn_full_as(TN_SHAPE(out, in), 130, TN_U8, tn_cpu());
+    tn_tensor *q = tn_full_as(TN_SHAPE(out, in), 2, TN_U8, tn_cpu());
     tn_tensor *s = tn_full(TN_SHAPE(out, in / 64), 0.01);
     s = tn_from_data(tn_data(s), TN_SHAPE(out, in / 64 * 4), TN_U8);
     return tn_cat((tn_tensor *[]){ q, s }, 2, 1);

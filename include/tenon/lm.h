@@ -78,9 +78,9 @@ TN_API TN_MUST_USE tn_status tn_lm_save(tn_module *m, const char *folder);
  * group   of neighbours in a row with one scale, a multiple of 32 that divides rows; 0: 64
  * Values  in f32: scale = max(max |w| / 127, 1.2e-38), q = w / scale, rounded to nearest, halves to
  *         even; the weight is then scale q. The same bytes on every machine
- * State   the parameter "weight", frozen, u8 [out, in + 4 in / group]: a row is q + 128, then the
- *         scales, f32 each; in PyTorch: s = w[:, n:].contiguous().view(torch.float32),
- *         (w[:, :n].float() - 128).unflatten(1, (-1, group)) * s[..., None]. Casts leave it. Files
+ * State   the parameter "weight", frozen, u8 [out, in + 4 in / group]: a row is q, signed bytes, and
+ *         then the scales, f32 each. In PyTorch: s = w[:, in:].contiguous().view(torch.float32),
+ *         w[:, :in].view(torch.int8).unflatten(1, (-1, group)) * s[..., None]. Casts leave it. Files
  *         hold it; tn_lm_load takes it from them, other models are quantized before tn_load
  * Ties    are left: the other keeps its weight. "*" is every Linear, the head too
  * Errors  before anything is changed: TN_E_NAME: no Linear fits; TN_E_SHAPE: rows that group does

@@ -47,7 +47,7 @@ static tn_tensor *floats_of(tn_tensor *w, int64_t in, tn_dtype dtype)
         for (int64_t i = 0; i < in; i++) {
             float scale;
             memcpy(&scale, q + o * row + in + i / (in / groups) * 4, 4);
-            y[o * in + i] = scale * (float)(q[o * row + i] - 128);
+            y[o * in + i] = scale * (float)(int8_t)q[o * row + i];
         }
     return tn_to_dtype(to, dtype);
 }
@@ -55,7 +55,7 @@ static tn_tensor *floats_of(tn_tensor *w, int64_t in, tn_dtype dtype)
 /* A weight of random bytes with scales between 0.01 and 0.02. */
 static tn_tensor *bytes(int64_t out, int64_t in, int64_t group)
 {
-    tn_tensor *q = tn_to_dtype(random_as(TN_SHAPE(out, in), 1, 255.9, 4, TN_F32), TN_U8);
+    tn_tensor *q = tn_to_dtype(random_as(TN_SHAPE(out, in), 0, 255.9, 4, TN_F32), TN_U8);
     tn_tensor *s = random_as(TN_SHAPE(out, in / group), 0.01, 0.02, 5, TN_F32);
     s = tn_from_data(tn_data(s), TN_SHAPE(out, in / group * 4), TN_U8);
     return tn_cat((tn_tensor *[]){ q, s }, 2, 1);
@@ -86,7 +86,7 @@ START_TEST(bytes_follow_the_rule)
     ck_assert_int_eq(tn_size(w, 1), 64 + 8);
     const uint8_t *q = tn_data(w);
     for (int o = 0; o < 2; o++) {
-        for (int i = 0; i < 64; i++) ck_assert_int_eq(q[o * 72 + i] - 128, want[o][i]);
+        for (int i = 0; i < 64; i++) ck_assert_int_eq((int8_t)q[o * 72 + i], want[o][i]);
         ck_assert_mem_eq(q + o * 72 + 64, scales[o], 8);
     }
     assert_ok(tn_quantize_int8(m, "*", 64)); /* it is packed already, and stays */
@@ -110,7 +110,7 @@ START_TEST(errors_are_at_most_half_a_step)
     for (int64_t i = 0; i < IN * OUT; i++) {
         float s;
         memcpy(&s, q + i / IN * (IN + 8) + IN + i % IN / 64 * 4, 4);
-        double now = (double)s * (q[i / IN * (IN + 8) + i % IN] - 128);
+        double now = (double)s * (int8_t)q[i / IN * (IN + 8) + i % IN];
         ck_assert_double_le(fabs(was[i] - now), (double)s * (0.5 + 1e-4));
     }
 }

@@ -86,7 +86,7 @@ tn_tensor *tni_linear_wide(tn_tensor *x, tn_tensor *weight, tn_tensor *bias)
 
 /* ---- a weight of bytes -----------------------------------------------------------------------
  *
- * u8 [out, in + 4 groups]: row o is the bytes q_oi + 128, then an f32 s_og for each group of as
+ * u8 [out, in + 4 groups]: row o is the signed bytes q_oi, then an f32 s_og for each group of as
  * many neighbours; W_oi = s_og q_oi, a constant. Few rows of x read the bytes where they lie. For
  * others, and for the gradient of x, W is written in x's dtype, some of it at a time, and
  * multiplied as any other.
@@ -128,7 +128,7 @@ static tn_status unpack(const tni_backend *backend, const tn_tensor *w, int64_t 
 {
     const int64_t row = w->shape.size[1], group = in / tni_groups_of(w, in);
     char *from = (char *)tni_data(w) + r * row;
-    tni_binary k = { .function = TNI_B_unpack, .p = &(const double){ 128 } };
+    tni_binary k = { .function = TNI_B_unpack };
     k.y = (tni_array){ y.data, y.dtype, 3, { y.size[0], y.size[1] / group, group },
                        { y.size[1], group, 1 } };
     k.a = k.b = k.y;

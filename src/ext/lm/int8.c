@@ -18,7 +18,7 @@ typedef struct job {
     int n;      /* weights that fit */
 } job;
 
-/* A row of w, as q + 128, and its scales. */
+/* A row of w, as signed bytes and their scales. */
 static void pack_row(const float *w, int64_t in, int64_t group, uint8_t *to)
 {
     for (int64_t g = 0; g < in / group; g++, w += group) {
@@ -26,7 +26,7 @@ static void pack_row(const float *w, int64_t in, int64_t group, uint8_t *to)
         for (int64_t i = 0; i < group; i++) scale = fmaxf(scale, fabsf(w[i]));
         scale = fmaxf(scale / 127, FLT_MIN);
         for (int64_t i = 0; i < group; i++)
-            to[g * group + i] = (uint8_t)(lrintf(w[i] / scale) + 128);
+            to[g * group + i] = (uint8_t)(int8_t)lrintf(w[i] / scale);
         memcpy(to + in + 4 * g, &scale, sizeof scale);
     }
 }

@@ -23,30 +23,27 @@ enum { COLUMNS = 4, ROWS = LANES / COLUMNS };
  * to twice as long (docs/measurements.md). LEAST_AHEAD: bytes. */
 enum { AHEAD = 4 * COLUMNS, LEAST_AHEAD = 16384 };
 
-/* LANES bytes b as scale (b - 128). */
-TNI_INLINE vector bytes(const void *b, float scale)
+/* LANES signed bytes. */
+TNI_INLINE vector bytes(const void *b)
 {
 #if defined __AVX512F__
-    const vector v = (vector)_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(b)));
+    return (vector)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(b)));
 #elif defined __AVX2__
-    const vector v = (vector)_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(b)));
+    return (vector)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(b)));
 #else
-    typedef uint8_t eighths __attribute__((vector_size(LANES), aligned(1), may_alias));
-    const vector v = __builtin_convertvector(*(const eighths *)b, vector);
+    typedef int8_t quarters __attribute__((vector_size(LANES), aligned(1), may_alias));
+    return __builtin_convertvector(*(const quarters *)b, vector);
 #endif
-    return v * scale - 128 * scale; /* 128 scale is exact, so one FMA rounds as unpacking does */
 }
 
-/* Adds steps i.. of the columns, times steps i.. of the rows of A. item: bytes of an element of B;
- * scale: of bytes. */
+/* Adds steps i.. of the columns, times steps i.. of the rows of A. item: bytes of an element of B. */
 TNI_INLINE void multiply(vector sum[LANES], const float *a, int64_t lda, int rows,
-                         const char *const *b, int64_t i, int64_t ahead, int item,
-                         const float *scale)
+                         const char *const *b, int64_t i, int64_t ahead, int item)
 {
     vector x[COLUMNS];
     UNROLL
     for (int c = 0; c < COLUMNS; c++) {
-        x[c] = item == 1 ? bytes(b[c] + i, scale[c]) : load(b[c], i, LANES, item == 2);
+        x[c] = item == 1 ? bytes(b[c] + i) : load(b[c], i, LANES, item == 2);
         if (ahead && item > 1) __builtin_prefetch(b[c] + i * item + ahead, 0, 2);
     }
     UNROLL
@@ -64,27 +61,35 @@ TNI_INLINE void sum_square(float *sums, const float *a, int64_t lda, int rows, c
                            int64_t k, int64_t group, int64_t ahead, int item)
 {
     const int64_t whole = k / LANES * LANES;
-    float scale[COLUMNS] = { 0 };
     vector sum[LANES];
     UNROLL
     for (int i = 0; i < LANES; i++) sum[i] = (vector){ 0 };
     for (int64_t i = 0; item > 1 && i < whole; i += LANES)
-        multiply(sum, a + i, lda, rows, b, i, ahead, item, NULL);
-    for (int64_t i = 0; item == 1 && i < k;) {
+        multiply(sum, a + i, lda, rows, b, i, ahead, item);
+    for (int64_t i = 0, at = k; item == 1 && i < k; at += 4) {
+        vector part[LANES];
         UNROLL
-        for (int c = 0; c < COLUMNS; c++) {
-            memcpy(&scale[c], b[c] + k + i / group * 4, sizeof *scale);
-            for (int64_t j = 0; j < group; j += 64) __builtin_prefetch(b[c] + i + j + ahead, 0, 2);
+        for (int p = 0; p < COLUMNS * rows; p++) part[p] = (vector){ 0 };
+        for (const int64_t end = i + group; i < end; i += 32) {
+            UNROLL
+            for (int c = 0; c < COLUMNS; c++) __builtin_prefetch(b[c] + i + ahead, 0, 2);
+            UNROLL
+            for (int64_t j = i; j < i + 32; j += LANES)
+                multiply(part, a + j, lda, rows, b, j, 0, item);
         }
-        for (const int64_t end = i + group; i < end; i += LANES)
-            multiply(sum, a + i, lda, rows, b, i, 0, item, scale);
+        UNROLL
+        for (int p = 0; p < COLUMNS * rows; p++) {
+            float scale;
+            memcpy(&scale, b[p % COLUMNS] + at, sizeof scale);
+            sum[p] += part[p] * scale;
+        }
     }
     if (item > 1 && whole < k) {
         char rest[COLUMNS][4 * LANES] = { { 0 } };
         const char *last[COLUMNS];
         for (int c = 0; c < COLUMNS; c++)
             last[c] = memcpy(rest[c], b[c] + whole * item, (size_t)((k - whole) * item));
-        multiply(sum, a + whole, lda, rows, last, 0, 0, item, NULL);
+        multiply(sum, a + whole, lda, rows, last, 0, 0, item);
     }
     add_lanes(sum, sums);
 }
