@@ -71,21 +71,20 @@ TN_API tn_module *tn_lm_load(const char *folder, tn_lm_options o);
 TN_API TN_MUST_USE tn_status tn_lm_save(tn_module *m, const char *folder);
 
 /**
- * A byte a number: makes the weight of each Linear below m that fits tn_lora's patterns u8, at a
- * quarter of f32's memory and, for few rows, as when text is written, of its time. To write and
- * score with, and as a frozen base under tn_lora, before it or after; tn_lora_merge refuses it.
+ * Makes the weight of each Linear below m that fits tn_lora's patterns bytes: a quarter of f32's
+ * memory, and of its time for few rows, as when text is written. To write and score with, and as a
+ * frozen base under tn_lora, before it or after; tn_lora_merge refuses it.
  *
- * group   of neighbours in a row with one scale, a multiple of 32 that divides rows; 0: 64
- * Values  in f32: scale = max(max |w| / 127, 1.2e-38), q = w / scale, rounded to nearest, halves to
- *         even; the weight is then scale q. The same bytes on every machine
- * State   the parameter "weight", frozen, u8 [out, in + 4 in / group]: a row is q, signed bytes, and
- *         then the scales, f32 each. In PyTorch: s = w[:, in:].contiguous().view(torch.float32),
- *         w[:, :in].view(torch.int8).unflatten(1, (-1, group)) * s[..., None]. Casts leave it. Files
- *         hold it; tn_lm_load takes it from them, other models are quantized before tn_load
- * Ties    are left: the other keeps its weight. "*" is every Linear, the head too
- * Errors  before anything is changed: TN_E_NAME: no Linear fits; TN_E_SHAPE: rows that group does
- *         not divide; TN_E_INVALID: group, NaN or infinity, with the weight's name. TN_E_NOMEM: some
- *         weights are done
+ * group    of neighbours in a row with one scale, a multiple of 32 that divides rows; 0: 64
+ * Values   in f32: s = max |w| / 127, at least 1.2e-38; q = w / s to the nearest integer, halves to
+ *          even; the weight is then s q. The same bytes on every machine
+ * State    parameter "weight", frozen, u8 [out, in + 4 in / group]: a row is q, as signed bytes,
+ *          then s, f32 each. In PyTorch s = w[:, n:].contiguous().view(torch.float32)[..., None],
+ *          (w[:, :n].view(torch.int8).unflatten(1, (-1, group)) * s).flatten(1). Casts leave it.
+ *          tn_lm_load takes it from a file; other models are quantized before tn_load
+ * Ties     end: the other keeps its weight
+ * Errors   before any change: TN_E_NAME: no Linear fits; TN_E_SHAPE: a row that group does not
+ *          divide; TN_E_INVALID: group; NaN or infinity. Later TN_E_NOMEM: some weights are done
  * PyTorch: none; Int8WeightOnlyConfig of torchao is near
  */
 TN_API TN_MUST_USE tn_status tn_quantize_int8(tn_module *m, const char *patterns, int64_t group);

@@ -121,8 +121,8 @@ END_TEST
 /* Rows of x, outputs, inputs, group: fewer rows than registers and more, outputs that four do not
  * divide, pieces of W (above 2^17 numbers) either way. */
 static const int64_t sizes[][4] = {
-    { 1, 1, 32, 32 },    { 1, 5, 64, 32 },    { 2, 7, 96, 96 },   { 3, 9, 128, 64 },
-    { 4, 8, 640, 128 },  { 5, 50, 256, 128 }, { 16, 10, 64, 64 }, { 32, 6, 96, 32 },
+    { 1, 1, 32, 32 },    { 1, 5, 64, 32 },     { 2, 7, 96, 96 },    { 3, 9, 128, 64 },
+    { 4, 8, 640, 128 },  { 5, 50, 256, 128 },  { 16, 10, 64, 64 },  { 32, 6, 96, 32 },
     { 33, 11, 128, 32 }, { 70, 300, 640, 64 }, { 2, 259, 512, 64 },
 };
 
@@ -192,7 +192,8 @@ START_TEST(others_dtypes_and_shapes)
     tn_tensor *w = bytes(5, 64, 32), *x = random_as(TN_SHAPE(2, 64), -1, 1, 1, TN_F32), *y = NULL;
     TN_AUTOCAST(TN_BF16) y = tn_linear(x, w, tn_ones(TN_SHAPE(5)));
     ck_assert_int_eq(tn_dtype_of(y), TN_BF16);
-    assert_close(y, tn_linear(tn_to_dtype(x, TN_BF16), w, tn_to_dtype(tn_ones(TN_SHAPE(5)), TN_BF16)), 0, 0);
+    assert_close(
+        y, tn_linear(tn_to_dtype(x, TN_BF16), w, tn_to_dtype(tn_ones(TN_SHAPE(5)), TN_BF16)), 0, 0);
     ck_assert_int_eq(tn_numel(tn_linear(tn_narrow(x, 0, 0, 0), w, TN_NONE)), 0);
     assert_null(tn_linear(x, tn_narrow(w, 1, 0, 64), TN_NONE), TN_E_SHAPE,
                 "weight [5,64] of bytes, bias TN_NONE: want x [..., in]");
@@ -201,7 +202,8 @@ START_TEST(others_dtypes_and_shapes)
     assert_null(tn_linear(x, w, tn_ones(TN_SHAPE(4))), TN_E_SHAPE, "bias [4]");
     assert_null(tn_linear(x, w, tn_to_dtype(tn_ones(TN_SHAPE(5)), TN_F64)), TN_E_DTYPE, "f64");
     assert_null(tn_linear(tn_to_dtype(x, TN_I64), w, TN_NONE), TN_E_DTYPE, "i64");
-    assert_null(tn_linear(tn_ones(TN_SCALAR), w, TN_NONE), TN_E_DTYPE, "u8");
+    assert_null(tn_linear(tn_ones(TN_SCALAR), w, TN_NONE), TN_E_SHAPE, "x [], weight [5,72]");
+    assert_null(tn_linear(TN_NONE, w, TN_NONE), TN_E_INVALID, "input 0 is TN_NONE");
 }
 END_TEST
 
@@ -229,8 +231,7 @@ static tn_module *twin_of(tn_module *m)
         tn_module *l = tn_get_submodule(twin, names[i]);
         tn_tensor *w = tn_get_parameter(l, "weight");
         if (tn_dtype_of(w) == TN_U8)
-            assert_ok(
-                tn_register_frozen(l, "weight", NULL, floats_of(w, i ? 64 : 128, TN_F32)));
+            assert_ok(tn_register_frozen(l, "weight", NULL, floats_of(w, i ? 64 : 128, TN_F32)));
     }
     return twin;
 }

@@ -1,5 +1,5 @@
 /*
- * int8.c - weights of Linears as bytes (tenon/lm.h; ops/linear.c reads them).
+ * int8.c - weights of Linears as bytes (tenon/lm.h; ops/linear_int8.c reads them).
  *
  * All are checked first. Then each is packed and put in its place, so that only one is there twice.
  */
@@ -79,8 +79,8 @@ tn_status tn_quantize_int8(tn_module *m, const char *patterns, int64_t group)
         return tni_error(TN_E_INVALID, "%s: group %" PRId64 ": want 32, 64, 96 ...", function,
                          group);
     tn_status status = tni_module_check(function, m);
-    TN_NO_GRAD for (int pass = 0; status == TN_OK && pass < 2; j.packs = ++pass == 1)
-        status = tn_named_modules(m, visit, &j);
+    TN_NO_GRAD for (int pass = 0; status == TN_OK && pass < 2; j.packs = ++pass == 1) status =
+        tn_named_modules(m, visit, &j);
     if (status != TN_OK || j.n > 0) return status;
     return tni_error(TN_E_NAME, "%s: \"%s\" fits no Linear: want one as \"*.q_proj\"", function,
                      patterns);

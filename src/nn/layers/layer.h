@@ -98,7 +98,7 @@ TNI_SHARED tn_status tni_lora_add(const char *function, tn_module *m, const char
 /* linear.c */
 typedef struct tni_linear {
     tn_module base;
-    tn_tensor *weight, *bias; /* [out, in], or as bytes (ops/linear.c); [out] or absent */
+    tn_tensor *weight, *bias; /* [out, in], or as bytes (ops/linear_int8.c); [out] or absent */
     int64_t in, out;
 } tni_linear;
 TNI_SHARED bool tni_is_linear(const tn_module *m);

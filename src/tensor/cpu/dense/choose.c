@@ -168,7 +168,7 @@ static bool tiles_pack(const tni_product *p)
 
 /* Rows up to which few.c is the fastest, and multiplications from which on. (With AMX, bf16 by
  * count, not measured.) */
-enum { FEW_ROWS = 16, FEW_ROWS_AMX = 4, FEW_ROWS_BYTES = 32, LEAST_FEW = 1 << 14 };
+enum { FEW_ROWS = 16, FEW_ROWS_AMX = 4, LEAST_FEW = 1 << 14 };
 
 bool tni_few_fits(tn_dtype dtype, bool ta, bool tb, int64_t m, int64_t n, int64_t k)
 {
@@ -186,35 +186,6 @@ static bool few_takes(const tni_product *p)
 bool tni_few_product(const tni_product *p)
 {
     return ours()->few(p);
-}
-
-typedef struct bytes_job {
-    const tni_gemm *g;
-    int64_t groups;
-    atomic_bool undone;
-} bytes_job;
-
-static void columns_of_bytes(void *context, int64_t begin, int64_t end)
-{
-    bytes_job *job = context;
-    const tni_gemm *g = job->g;
-    const int64_t at = begin * (int64_t)tn_dtype_size(g->dtype);
-    tni_product p = { .m = g->m, .n = end - begin, .k = g->k, .groups = job->groups, .tb = true };
-    p.in = p.out = g->dtype;
-    p.lda = g->a_row, p.ldb = g->b_col, p.ldc = g->c_row;
-    p.a = g->a, p.b = (const char *)g->b + begin * g->b_col;
-    p.bias = g->bias ? (const char *)g->bias + at : NULL;
-    p.c = (char *)g->c + at;
-    if (!tni_few_product(&p)) atomic_store_explicit(&job->undone, true, memory_order_relaxed);
-}
-
-bool tni_cpu_few_bytes(const tni_gemm *g, int64_t groups)
-{
-    bytes_job job = { .g = g, .groups = groups };
-    if (g->m > FEW_ROWS_BYTES || !tni_has_tiles() || (g->dtype != TN_F32 && g->dtype != TN_BF16))
-        return false;
-    tni_parallel(g->n, tni_up(65536 / g->k + 1, 4), columns_of_bytes, &job);
-    return !job.undone;
 }
 
 static bool by_vectors(const tni_convolution *c, tn_status *status)

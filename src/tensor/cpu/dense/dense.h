@@ -14,7 +14,7 @@
 
 /* tni_backend's pack. */
 int64_t tni_cpu_gemm_pack(const tni_gemm *g, void *to);
-/* tni_backend's few_bytes. (choose.c) */
+/* tni_backend's few_bytes. */
 bool tni_cpu_few_bytes(const tni_gemm *g, int64_t groups);
 /* Of f32 and f64, larger than small.c's. */
 tn_status tni_gemm_cut(const tni_gemm *g);

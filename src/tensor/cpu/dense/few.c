@@ -1,7 +1,7 @@
 /*
  * few.c - a product of few rows by a B that is stored by columns, as a language model computes that
  * adds one token: C (+)= A B^T (+ bias), A and B f32 or bf16, with sums in f32. Or B is bytes, each
- * column followed by its scales (ops/linear.c).
+ * column followed by its scales (ops/linear_int8.c).
  *
  * It takes as long as reading B. So B is read where it lies, once: COLUMNS columns at a time, a
  * vector of steps of each, are multiplied by all rows of A. Where these are more than there are
@@ -36,7 +36,7 @@ TNI_INLINE vector bytes(const void *b)
 #endif
 }
 
-/* Adds steps i.. of the columns, times steps i.. of the rows of A. item: bytes of an element of B. */
+/* Adds steps i.. of the columns, times steps i.. of the rows of A. item: bytes of B's elements. */
 TNI_INLINE void multiply(vector sum[LANES], const float *a, int64_t lda, int rows,
                          const char *const *b, int64_t i, int64_t ahead, int item)
 {
@@ -155,8 +155,10 @@ bool K(tni_few_product)(const tni_product *p)
         for (int64_t r = 0; r < p->m; r += ROWS) {
             float sums[LANES];
             const int64_t rows = TNI_MIN(ROWS, p->m - r);
-            (item == 1 ? square_1 : item == 2 ? square_2 : square_4)(
-                sums, a + r * lda, lda, rows, b, p->k, group, TNI_MAX(AHEAD * column, LEAST_AHEAD));
+            (item == 1   ? square_1
+             : item == 2 ? square_2
+                         : square_4)(sums, a + r * lda, lda, rows, b, p->k, group,
+                                     TNI_MAX(AHEAD * column, LEAST_AHEAD));
             write_square(p, sums, r, rows, j, TNI_MIN(COLUMNS, p->n - j));
         }
     }
