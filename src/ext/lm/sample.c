@@ -277,6 +277,7 @@ static tn_tensor *rows_of(tni_sampler *s, tn_tensor *logits, tn_tensor *history,
 static tn_tensor *all_rows(const char *function, tn_tensor *logits, tn_tensor *history,
                            int64_t step, const tn_sampling_options *o, bool choose)
 {
+    TNI_HOLD_TRAPS;
     tni_sampler s = { 0 };
     tn_tensor *y = NULL;
     if (!logits) return tni_poisoned(function, "logits");
@@ -292,13 +293,11 @@ static tn_tensor *all_rows(const char *function, tn_tensor *logits, tn_tensor *h
 tn_tensor *tn_process_logits(tn_tensor *logits, tn_tensor *history, int64_t step,
                              tn_sampling_options o)
 {
-    TNI_HOLD_TRAPS;
     return all_rows("tn_process_logits", logits, history, step, &o, false);
 }
 
 tn_tensor *tn_sample_token(tn_tensor *logits, tn_tensor *history, int64_t step,
                            tn_sampling_options o)
 {
-    TNI_HOLD_TRAPS;
     return all_rows("tn_sample_token", logits, history, step, &o, true);
 }
