@@ -154,7 +154,8 @@ const char *bench_name(const bench_flags *f, const char *workload)
     int n = snprintf(name, sizeof name, "%s_%s", f->capture ? "graph" : "tenon", workload);
     if (f->batch && !f->find_batch)
         n += snprintf(name + n, sizeof name - (size_t)n, "_b%" PRId64, f->batch);
-    if (f->precision) snprintf(name + n, sizeof name - (size_t)n, "_%s", f->precision);
+    if (f->precision) n += snprintf(name + n, sizeof name - (size_t)n, "_%s", f->precision);
+    if (f->int8) snprintf(name + n, sizeof name - (size_t)n, "_int8");
     return name;
 }
 
