@@ -2,7 +2,10 @@
  * test_int8.c - weights of bytes: the rule of the bytes in closed form, products and gradients
  * beside those of the same weight as floats, adapters on top, files, refusals, memory.
  *
- * Seen to fail: TODO
+ * Seen to fail: with a row's first scale for all of it (few.c, linear_int8.c), a bias that starts
+ * again with each piece of W (linear_int8.c, cut.c), halves rounded away from zero, a scale of max /
+ * 128, none below which it stays, rows that are no groups taken (src/ext/lm/int8.c), adapters as
+ * wide as a row of bytes (src/nn/layers/lora.c), bytes turned as GPT-2's floats (weights.c).
  */
 #include <float.h>
 
@@ -341,6 +344,10 @@ START_TEST(folders_of_models)
     ck_assert(difference(y, plain, 0, 1e-6 * largest) != NULL);
     assert_close(y, plain, 0, 0.05 * largest);
     assert_ok(tn_lm_save(m, in_folder("int8")));
+    static const char *const names[] = { "model.layers.0.mlp.up_proj.weight",
+                                         "transformer.h.0.mlp.c_fc.weight" };
+    tn_list *file = tn_load_tensors(in_folder("int8/model.safetensors"), NULL);
+    assert_close(tn_list_get(file, names[_i]), tn_get_parameter(m, names[_i]), 0, 0);
     tn_module *loaded = owned(tn_lm_load(in_folder("int8"), (tn_lm_options){ 0 }));
     assert_close(tn_forward(loaded, ids), y, 0, 0);
     ck_assert_int_eq(tn_dtype_of(tn_get_parameter(loaded, "lm_head.weight")), TN_U8);
