@@ -487,8 +487,8 @@ START_TEST(amx_bf16_denormals)
     for (int i = 0; i < 4; i++) {
         uint16_t left = tn_to_bf16(a[i]), right = tn_to_bf16(b[i]);
         float c = NAN;
-        tni_product p = { 1,     1,     1,     1,     1,      1,    TN_BF16, TN_F32,
-                          false, false, false, &left, &right, NULL, &c,      NULL };
+        tni_product p = { 1,     1,     1,     1,      1,    1,  TN_BF16, TN_F32, false,
+                          false, false, &left, &right, NULL, &c, NULL,    0 };
         ck_assert(tni_product_by_amx(&p));
         ck_assert_msg(c == want[i], "%g times %g is %g, not %g", (double)a[i], (double)b[i],
                       (double)c, (double)want[i]);

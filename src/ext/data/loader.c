@@ -291,14 +291,6 @@ void tni_loader_get(const tn_loader *l, tni_loader_state *state)
                                  l->o.drop_last };
 }
 
-/* The number of batches for any number of parts; with several, a short last one may be dropped. */
-static int64_t most_batches(const tn_loader *l)
-{
-    tn_loader_options whole = l->o;
-    whole.parts = 1;
-    return batches_of(l->rows, &whole);
-}
-
 tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
 {
     static const char f[] = "loader";
@@ -311,7 +303,9 @@ tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
                          f, state->rows, state->batch_size, (int)state->shuffle,
                          state->drop_last != 0, l->rows, l->o.batch_size, (int)l->sampler.kind,
                          l->o.drop_last);
-    return check_place(f, TN_E_FORMAT, state->epoch, state->position, most_batches(l));
+    tn_loader_options whole = l->o; /* with several parts a short last batch may be dropped */
+    whole.parts = 1;
+    return check_place(f, TN_E_FORMAT, state->epoch, state->position, batches_of(l->rows, &whole));
 }
 
 void tni_loader_set(tn_loader *l, const tni_loader_state *state)

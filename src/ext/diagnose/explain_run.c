@@ -36,9 +36,8 @@ static int number(tni_run *r, const tn_tensor *t)
     if (r->n_value > INT32_MAX / 2 || tni_map_put(&r->known, t, (void *)(uintptr_t)r->n_value) < 0)
         r->failed = TN_E_NOMEM;
     if (!v || r->failed) return -1;
-    *v = (tni_value){ .old = old,
-                      .dtype = t->dtype,
-                      .parameter = t->requires_grad && tni_map_get(&r->member, t) };
+    *v = (tni_value){ .old = old, .dtype = t->dtype };
+    v->parameter = t->requires_grad && tni_map_get(&r->member, t);
     return (int)r->n_value - 1;
 }
 
@@ -245,11 +244,9 @@ tn_status tni_run_watch(tni_run *r, tn_tensor **result)
     bool was = tn_set_grad_enabled(true);
     tn_status status = tni_run_carry(r);
     if (status == TN_OK) {
-        r->watcher = (tni_watcher){ .handle_made = handle_made,
-                                    .applied = saw_op,
-                                    .detached = saw_detach,
-                                    .changes = saw_write,
-                                    .called = saw_call };
+        r->watcher = (tni_watcher){ .handle_made = handle_made, .applied = saw_op };
+        r->watcher.detached = saw_detach, r->watcher.changes = saw_write;
+        r->watcher.called = saw_call;
         tni_autocast_forget(); /* the run must see casts reading the parameters */
         tni_watch(&r->watcher);
         *result = r->loss(r->model, r->user);

@@ -157,9 +157,9 @@ static double flops_of(const char *op, const tn_shape *a, const tn_shape *b, con
 {
     const double x = (double)tni_shape_numel(a), out = (double)tni_shape_numel(y);
     const int rank = a->rank - 1;
-    if (strcmp(op, "linear") == 0 || strcmp(op, "matmul") == 0)
-        return rank < 0 ? 0 : 2 * out * (double)a->size[rank];
     if (makes_gradients(op)) return 2 * x * (double)b->size[0];
+    if (strncmp(op, "linear", 6) == 0 || strcmp(op, "matmul") == 0) /* and linear_int8 */
+        return rank < 0 ? 0 : 2 * out * (double)a->size[rank];
     if (is_attention(op)) return b->rank < 2 ? 0 : 2 * (x + out) * (double)b->size[b->rank - 2];
     if (strncmp(op, "conv", 4) != 0 || b->rank < 1 || b->size[0] == 0) return 0;
     double taps = (double)tni_shape_numel(b) / (double)b->size[0];
@@ -491,19 +491,12 @@ tn_status tn_profile(tn_profile_step step, void *user, tn_profile_options o)
         return tni_error(TN_E_INVALID, "%s: %d steps, %d rows: want 0 or more", f, o.steps, o.rows);
     if (tni_host_refused(f, "measures a step", "it outside of the captured step"))
         return TN_E_STATE;
-    profile p = { .o = o,
-                  .arena.failed = &p.failed,
-                  .watcher = { .only_times = true,
-                               .starts = starts,
-                               .applied = applied,
-                               .changes = changes,
-                               .writes = writes,
-                               .begins = begins,
-                               .ends = ends,
-                               .arrived = arrived,
-                               .differentiated = differentiated,
-                               .hooked = hooked,
-                               .stepped = stepped } };
+    profile p = { .o = o, .arena.failed = &p.failed };
+    p.watcher = (tni_watcher){ .only_times = true, .starts = starts, .applied = applied };
+    p.watcher.changes = changes, p.watcher.writes = writes;
+    p.watcher.begins = begins, p.watcher.ends = ends, p.watcher.arrived = arrived;
+    p.watcher.differentiated = differentiated, p.watcher.hooked = hooked;
+    p.watcher.stepped = stepped;
     if (!o.steps) p.o.steps = 3;
     if (!o.rows) p.o.rows = 20;
     static const char *const fixed[FIXED] = { "between the ops", "the pass of backward",

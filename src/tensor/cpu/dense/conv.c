@@ -67,7 +67,7 @@ static void multiply(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const RE
                      const REAL *b, int64_t ldb, bool add, REAL *c, int64_t ldc)
 {
     tni_product_plain(&(tni_product){ m, n, k, lda, ldb, ldc, REAL_DTYPE, REAL_DTYPE, ta, tb, add,
-                                      a, b, NULL, c, NULL });
+                                      a, b, NULL, c, NULL, 0 });
 }
 
 /* Items of so many multiplications each. */

@@ -20,6 +20,7 @@ typedef struct tni_product {
     const void *a, *b, *bias; /* bias: n values added to every row, or NULL */
     void *c;
     const void *packed;
+    int64_t groups; /* of few.c alone: not 0, and B is bytes, each column with so many scales */
 } tni_product;
 
 /* One of a convolution's three computations: y, or the gradient of x or w, is written, the other
@@ -34,6 +35,8 @@ typedef struct tni_convolution {
 
 /* tni_backend's pack. */
 int64_t tni_cpu_gemm_pack(const tni_gemm *g, void *to);
+/* tni_backend's few_bytes. */
+bool tni_cpu_few_bytes(const tni_gemm *g, int64_t groups);
 /* Of f32 and f64, larger than small.c's. */
 tn_status tni_gemm_cut(const tni_gemm *g);
 
@@ -56,7 +59,7 @@ bool tni_tile_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k);
 /* Whether few.c takes a product of these sizes, and their pieces: few rows, long columns of B,
  * which is stored by columns (tb). */
 bool tni_few_fits(tn_dtype dtype, bool ta, bool tb, int64_t m, int64_t n, int64_t k);
-/* That product, of any sizes, f32 or bf16, A by rows and B by columns; only where
+/* That product, of any sizes, A f32 or bf16 by rows, B the same or bytes by columns; only where
  * tni_has_tiles(). */
 bool tni_few_product(const tni_product *p);
 /* The product by AMX, where it is there. False as above, or if C cannot be added to. */
