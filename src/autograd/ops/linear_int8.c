@@ -6,7 +6,7 @@
  * gradient of x, W is written in x's dtype, some of it at a time, and multiplied as any other.
  */
 #include "autograd/ops/products.h"
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 #include "tensor/formulas.h"
 
 typedef struct bytes_args {
