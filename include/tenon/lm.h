@@ -72,8 +72,8 @@ TN_API TN_MUST_USE tn_status tn_lm_save(tn_module *m, const char *folder);
 
 /**
  * Makes the weight of each Linear below m that fits tn_lora's patterns bytes: a quarter of f32's
- * memory, and of its time for few rows, as when text is written. To write and score with, and as a
- * frozen base under tn_lora, before it or after; tn_lora_merge refuses it.
+ * memory and, with AVX2, time of few rows, as when text is written. To write and score with, and as
+ * a frozen base under tn_lora, before it or after; tn_lora_merge refuses it.
  *
  * group    of neighbours in a row with one scale, a multiple of 32 that divides rows; 0: 64
  * Values   in f32: s = max |w| / 127, at least 1.2e-38; q = w / s to the nearest integer, halves to

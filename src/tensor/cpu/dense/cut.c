@@ -424,7 +424,7 @@ int64_t tni_cpu_gemm_pack(const tni_gemm *g, void *to)
 /* ---- few rows by bytes, along the columns (few.c) -------------------------------------------- */
 
 /* Rows up to which that is faster than writing B as floats. */
-enum { FEW_ROWS_BYTES = 32 };
+enum { FEW_ROWS_BYTES = 64 };
 
 typedef struct bytes_job {
     const tni_gemm *g;
