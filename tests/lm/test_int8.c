@@ -3,8 +3,8 @@
  * beside those of the same weight as floats, adapters on top, files, refusals, memory.
  *
  * Seen to fail: with a row's first scale for all of it (few.c, linear_int8.c), a bias that starts
- * again with each piece of W (linear_int8.c, cut.c), halves rounded away from zero, a scale of max /
- * 128, none below which it stays, rows that are no groups taken (src/ext/lm/int8.c), adapters as
+ * again with each piece of W (linear_int8.c, cut.c), halves rounded away from zero, a scale of max
+ * / 128, none below which it stays, rows that are no groups taken (src/ext/lm/int8.c), adapters as
  * wide as a row of bytes (src/nn/layers/lora.c), bytes turned as GPT-2's floats (weights.c).
  */
 #include <float.h>
@@ -121,7 +121,7 @@ END_TEST
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* Rows of x, outputs, inputs, group: fewer rows than registers, as few as few.c takes and more; outputs that four do not
+/* Rows of x, outputs, inputs, group: rows as few.c takes them and more, outputs that four do not
  * divide, pieces of W (above 2^17 numbers) either way. */
 static const int64_t sizes[][4] = {
     { 1, 1, 32, 32 },    { 1, 5, 64, 32 },     { 2, 7, 96, 96 },    { 3, 9, 128, 64 },

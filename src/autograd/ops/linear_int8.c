@@ -96,10 +96,10 @@ static tn_status bytes_backward(tni_grad *g)
     return TN_OK;
 }
 
-TNI_OP(linear_int8, 3, "y_no = sum_i x_ni s_og q_oi + b_o, g the group of i",
-       "dx_ni = sum_o dy_no s_og q_oi; -; db = sum_n dy", bytes_shape, bytes_forward,
-       bytes_backward, .optional = TNI_X(2), .autocast = TNI_CAST_LOW, .reads = { TNI_X(1) },
-       .dense = TNI_X(0) | TNI_X(1) | TNI_X(2))
+TNI_OP_AS(op_linear_int8, "linear", 3, "y_no = sum_i x_ni s_og q_oi + b_o, g the group of i",
+          "dx_ni = sum_o dy_no s_og q_oi; -; db = sum_n dy", bytes_shape, bytes_forward,
+          bytes_backward, .optional = TNI_X(2), .autocast = TNI_CAST_LOW, .reads = { TNI_X(1) },
+          .dense = TNI_X(0) | TNI_X(1) | TNI_X(2))
 
 static tn_tensor *apply(tn_tensor *x, tn_tensor *w, tn_tensor *bias, int64_t in, bool turned)
 {

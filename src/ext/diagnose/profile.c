@@ -157,9 +157,9 @@ static double flops_of(const char *op, const tn_shape *a, const tn_shape *b, con
 {
     const double x = (double)tni_shape_numel(a), out = (double)tni_shape_numel(y);
     const int rank = a->rank - 1;
-    if (makes_gradients(op)) return 2 * x * (double)b->size[0];
-    if (strncmp(op, "linear", 6) == 0 || strcmp(op, "matmul") == 0) /* and linear_int8 */
+    if (strcmp(op, "linear") == 0 || strcmp(op, "matmul") == 0)
         return rank < 0 ? 0 : 2 * out * (double)a->size[rank];
+    if (makes_gradients(op)) return 2 * x * (double)b->size[0];
     if (is_attention(op)) return b->rank < 2 ? 0 : 2 * (x + out) * (double)b->size[b->rank - 2];
     if (strncmp(op, "conv", 4) != 0 || b->rank < 1 || b->size[0] == 0) return 0;
     double taps = (double)tni_shape_numel(b) / (double)b->size[0];
