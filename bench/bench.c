@@ -94,7 +94,7 @@ bench_flags bench_parse(int argc, char **argv, bench_flags f)
         { "capture", NULL, NULL, &f.capture },     { "timeline", NULL, NULL, &f.timeline },
         { "rounds", NULL, &f.rounds, NULL },       { "recompute", NULL, NULL, &f.recompute },
         { "alternate", NULL, NULL, &f.alternate }, { "profile", NULL, NULL, &f.profile },
-        { "only", &f.only, NULL, NULL },
+        { "only", &f.only, NULL, NULL },           { "int8", NULL, NULL, &f.int8 },
     };
     enum { FLAGS = sizeof flag / sizeof *flag };
     struct option table[FLAGS + 1] = { 0 };
@@ -154,7 +154,8 @@ const char *bench_name(const bench_flags *f, const char *workload)
     int n = snprintf(name, sizeof name, "%s_%s", f->capture ? "graph" : "tenon", workload);
     if (f->batch && !f->find_batch)
         n += snprintf(name + n, sizeof name - (size_t)n, "_b%" PRId64, f->batch);
-    if (f->precision) snprintf(name + n, sizeof name - (size_t)n, "_%s", f->precision);
+    if (f->precision) n += snprintf(name + n, sizeof name - (size_t)n, "_%s", f->precision);
+    if (f->int8) snprintf(name + n, sizeof name - (size_t)n, "_int8");
     return name;
 }
 

@@ -9,6 +9,7 @@
  * Weights lie in so many copies that no cache holds them, as the layers of a model.
  *
  *   --precision f32 or bf16    of the weights
+ *   --int8                     weights of bytes (tn_quantize_int8), groups of 64
  *   --config tiny              far smaller: to see that it runs
  */
 #include "bench.h"
@@ -72,18 +73,28 @@ static uint64_t read_all(tn_tensor **w, int64_t n)
 
 /* ---- products -------------------------------------------------------------------------------- */
 
+static tn_tensor *weight(int64_t out, int64_t in)
+{
+    if (!flags.int8) return tn_full_as(TN_SHAPE(out, in), 0.01, flags.dtype, tn_cpu());
+    tn_tensor *q = tn_full_as(TN_SHAPE(out, in), 2, TN_U8, tn_cpu());
+    tn_tensor *s = tn_full(TN_SHAPE(out, in / 64), 0.01);
+    s = tn_from_data(tn_data(s), TN_SHAPE(out, in / 64 * 4), TN_U8);
+    return tn_cat((tn_tensor *[]){ q, s }, 2, 1);
+}
+
 static void product(int64_t out, int64_t in)
 {
     static const int64_t rows[] = { 1, 2, 4, 8, 16 };
     enum { ROWS = sizeof rows / sizeof *rows };
     static double read[MOST], times[ROWS][MOST];
-    int64_t bytes = out * in * (int64_t)tn_dtype_size(flags.dtype), copies = most_bytes / bytes + 1;
+    const int64_t item = flags.int8 ? 1 : (int64_t)tn_dtype_size(flags.dtype);
+    int64_t bytes = out * (in * item + (flags.int8 ? in / 64 * 4 : 0));
+    int64_t copies = most_bytes / bytes + 1;
     tn_tensor *w[COPIES], *x[ROWS];
     uint64_t sum = 0;
     copies = copies > COPIES ? COPIES : copies;
     tn_scope scope = tn_scope_begin();
-    for (int64_t i = 0; i < copies; i++)
-        w[i] = tn_full_as(TN_SHAPE(out, in), 0.01, flags.dtype, tn_cpu());
+    for (int64_t i = 0; i < copies; i++) w[i] = weight(out, in);
     for (int r = 0; r < ROWS; r++)
         x[r] = tn_full_as(TN_SHAPE(rows[r], in), 1, flags.dtype, tn_cpu());
     const double gigabytes = 1e-9 * (double)(bytes * copies);

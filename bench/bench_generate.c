@@ -6,6 +6,7 @@
  *   gpt2     GPT-2 124M: 12 layers, d 768, 12 heads, 50,257 tokens
  *   smollm2  a Llama as SmolLM2-135M: 30 layers, d 576, 9 heads and 3 of keys, 49,152 tokens, tied
  *
+ * --int8            Linears' weights become bytes (tn_quantize_int8), the head's too
  * --weights FOLDER  where the model is written for the twin; random, in --precision's dtype
  * --context N       tokens of the prompt that is read, 512 by default; one row
  * --batch N         rows that write together
@@ -69,6 +70,7 @@ static tn_module *model(const struct config *c, const bench_flags *f)
     TN_CHECK(tn_module_to(m, f->where));
     TN_CHECK(tn_eval(m));
     if (f->weights) TN_CHECK(tn_lm_save(m, to));
+    if (f->int8) TN_CHECK(tn_quantize_int8(m, "*", 0));
     if (!f->weights && (remove(path) || remove(to))) perror(to);
     return m;
 }

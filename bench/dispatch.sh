@@ -23,7 +23,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 count() { # BUILD NAME: lines "function instructions"
-    TN_ONEDNN=off valgrind --tool=callgrind --callgrind-out-file="$scratch/$2" \
+    valgrind --tool=callgrind --callgrind-out-file="$scratch/$2" \
         "$1/bench/bench_ops" --threads 1 --config tiny >"$scratch/log" 2>&1 || {
         cat "$scratch/log" >&2
         exit 1

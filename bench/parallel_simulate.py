@@ -23,6 +23,7 @@ processor's time. A sum of n bytes over p processes, a being a message's latency
 The additions, n (p - 1)/p of them there (n log2(p) in a tree), are in the processor's part, as n. Left out: other
 traffic, switches that are shared, processes that are late. So these are upper bounds.
 """
+import io
 import math
 import re
 import statistics
@@ -110,7 +111,10 @@ def draw(metrics, local, out):
     for panel in panels[-1]:
         panel.set_xlabel("processes")
     panels[0][0].legend(fontsize=7, loc="lower left")
-    figure.savefig(out, metadata={"Date": None, "Creator": None})
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    with open(out, "w") as f:  # a picture is one line of text
+        f.write(" ".join(text.getvalue().split()).replace("> <", "><") + "\n")
 
 
 def table(metrics, local):

@@ -188,7 +188,7 @@ function forgetColours() {
 const KEYS = {
     ' ': toggleRun, s: oneStep, m: toggleSlow, r: () => restart(), l: () => toggleLessons(),
     d: () => (switchTheme(), forgetColours()),
-    ArrowRight: slowOn, '?': () => $('help').showModal(),
+    ArrowRight: slowOn, '?': () => $('help').showModal(), Escape: () => leaveLesson(),
     ...Object.fromEntries(DATA.map((d, i) => [String(i + 1), () => chooseData(d)])),
 };
 
@@ -196,7 +196,8 @@ function onKey(event) {
     const { target, key } = event;
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector('dialog[open]')) return;
     if (target.closest('[role=tablist]') && tabKeys(event)) return;
-    if (target.matches('input, select, textarea') && !['Escape', '?'].includes(key)) return;
+    const lesson = target.type === 'radio' ? ['l', 'd'] : []; /* whose first answer has the focus */
+    if (target.matches('input, select, textarea') && !['Escape', '?', ...lesson].includes(key)) return;
     if (target.matches('button, summary') && [' ', 'Enter'].includes(key)) return;
     if (!KEYS[key] || !engine) return;
     event.preventDefault();

@@ -71,8 +71,7 @@ static void end_stage(void)
 {
     if (live.has_stage) tn_scope_end(live.stage);
     live.has_stage = false, live.part = IDLE;
-    live.y = live.loss = NULL;
-    live.model.in = NULL;
+    live.y = live.loss = live.model.in = NULL;
     memset(live.model.act, 0, sizeof live.model.act);
 }
 
@@ -82,8 +81,7 @@ static void drop(void)
     tn_optim_free(live.opt);
     live_model_free(&live.model);
     if (live.has_built) tn_scope_end(live.built);
-    live.has_built = false;
-    live.opt = NULL, live.start = NULL;
+    live.has_built = false, live.opt = NULL, live.start = NULL;
 }
 
 static bool is_matrix(const tn_entry *e, void *wanted)
@@ -520,8 +518,7 @@ static const float *give_values(tn_tensor *t)
     tn_error_clear();
     if (!room) return NULL;
     memcpy(room, tn_data(f), (size_t)n * sizeof *room);
-    live.values = room;
-    live.count = (int)n;
+    live.values = room, live.count = (int)n;
     return room;
 }
 
@@ -739,7 +736,6 @@ void *live_room(int n)
 {
     unsigned char *room = n > 0 ? realloc(live.bytes, (size_t)n) : NULL;
     if (!room) return NULL;
-    live.bytes = room;
-    live.n_bytes = n;
+    live.bytes = room, live.n_bytes = n;
     return room;
 }

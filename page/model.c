@@ -106,11 +106,8 @@ static tn_module *make_layer(const live_layer *l, flow *f, const live_data *d, c
 static tn_module *make_net(live_model *m, const live_data *d, const char **wrong)
 {
     tn_module *child[LIVE_LAYERS];
-    flow f = { .images = d->kind == LIVE_DIGITS,
-               .ids = d->kind == LIVE_TEXT,
-               .features = 2,
-               .channels = 1,
-               .side = 8 };
+    flow f = { .features = 2, .channels = 1, .side = 8 };
+    f.images = d->kind == LIVE_DIGITS, f.ids = d->kind == LIVE_TEXT;
     if (f.images && m->n > 0 && !is(&m->layer[0], "conv") && !is(&m->layer[0], "flatten"))
         *wrong = "digits: want conv or flatten as the first layer";
     int made = 0;

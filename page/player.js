@@ -34,23 +34,26 @@ function closeLesson() {
 }
 
 function leaveLesson() {
+    if ($('chapter').hidden) return;
     closeLesson();
     renderKnobs();
     redraw();
+    $('lessons').focus(); /* what had the focus is hidden */
 }
 
+/* live.html#lesson=NAME, #data=NAME, #slow: one step in slow motion. */
 function readHash() {
-    const name = new URLSearchParams(location.hash.slice(1)).get('lesson');
-    const lesson = LESSONS.find((l) => l.name === name);
+    const asked = new URLSearchParams(location.hash.slice(1));
+    const lesson = LESSONS.find((l) => l.name === asked.get('lesson'));
     if (lesson) openLesson(lesson);
+    if (DATA.includes(asked.get('data'))) chooseData(asked.get('data'));
+    if (asked.has('slow')) startSlow();
 }
 
 function openLesson(lesson) {
     stopSlow();
     pause();
-    app.lesson = { lesson, part: 0, line: 0, left: 0, seen: [], running: false, guess: null };
-    app.series = [];
-    app.tab = 'picture';
+    Object.assign(app, { series: [], tab: 'picture', lesson: { lesson, part: 0, line: 0, left: 0, seen: [], running: false, guess: null } });
     setup = fresh();
     const wrong = tellAll(lesson.stage);
     built();
@@ -181,6 +184,7 @@ function endLesson() {
         make('p', lesson.text(l.seen, digits, percent)),
         make('p.row', next && make('a.button', { href: '#lesson=' + next.name }, 'Next: ' + next.title),
             button('Play with this model', leaveLesson)));
+    if (document.activeElement.matches('body, #chapter *')) $('outcome').querySelector('a, button').focus({ preventScroll: true });
     $('outcome').scrollIntoView({ block: 'nearest' });
     redraw();
 }

@@ -42,8 +42,7 @@ const order = () => (PHASES[slow.phase] === 'backward' ? [...slow.rows.keys()].r
 
 /* Does the engine's part of the next phase and reads what there is to tell of it. */
 function nextPhase() {
-    slow.phase = (slow.phase + 1) % 3;
-    slow.at = 0;
+    Object.assign(slow, { phase: (slow.phase + 1) % 3, at: 0 });
     if (slow.phase === 0) slow.rows = slowRows().map((r) => ({ ...r, cells: ['', '', ''] }));
     if (slow.phase !== 1)
         slow.before = new Map(model.slots.map(({ name }) => [name, kept('slot ' + name)]));

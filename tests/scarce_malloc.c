@@ -18,12 +18,12 @@ _Atomic int64_t malloc_refused;
 bool malloc_for_good;
 
 /* Code of a library that does not survive a refusal, which is its own affair: OpenBLAS 0.3.21's
- * small kernels write to a NULL from malloc, oneDNN throws C++ exceptions through C functions, and
- * OpenMP's runtime and the loader, at a thread's first use of them, end the process. */
+ * small kernels write to a NULL from malloc, C++ exceptions pass through C functions, and OpenMP's
+ * runtime and the loader, at a thread's first use of them, end the process. */
 static bool foreign(const void *code)
 {
-    static const char *const frail[] = { "libopenblas", "libdnnl", "libstdc++",
-                                         "libgomp",     "libomp",  "ld-linux" };
+    static const char *const frail[] = { "libopenblas", "libstdc++", "libgomp", "libomp",
+                                         "ld-linux" };
     Dl_info of;
     if (!dladdr(code, &of) || !of.dli_fname) return false;
     for (size_t i = 0; i < sizeof frail / sizeof frail[0]; i++)

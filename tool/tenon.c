@@ -532,7 +532,7 @@ static int convert(char **files)
 
 static int info(char **files)
 {
-    static const char *const begins[] = { "TN_", "OMP_", "OPENBLAS_", "DNNL_", "CUDA_", "NCCL_" };
+    static const char *const begins[] = { "TN_", "OMP_", "OPENBLAS_", "CUDA_", "NCCL_" };
     const int gpus = tn_cuda_device_count(); /* asks for CUDA, so that tn_info knows of it */
     struct utsname system;
     tn_cuda_properties p;

@@ -26,7 +26,7 @@ static const char *folder, *path, *prompt = "", *save, *format = "chatml", *syst
 static const char *adapter, *layers;
 static int steps = 400, batch = 8, context = 128, rank, most = 200, seed = 1, top_k;
 static double lr, temperature, top_p;
-static bool bf16;
+static bool bf16, int8;
 
 static ex_option options[] = {
     EX_TEXT("text", path, "FILE", EX_READ, "to learn or to score"),
@@ -48,6 +48,7 @@ static ex_option options[] = {
     EX_TEXT("system", system_message, "STR", 0, "chat: the system's message"),
     EX_NUMBER("seed", seed, 0, 1e9, 0, "of all that is random"),
     EX_FLAG("bf16", bf16, "products in bf16 (train, tune); weights in bf16 (the others)"),
+    EX_FLAG("int8", int8, "frozen weights of a byte each (all but train; tune with --rank)"),
 };
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -108,7 +109,9 @@ static tn_module *load_model(bool to_train)
     tn_module *model = tn_lm_load(folder, (tn_lm_options){ .use_dtype = true, .dtype = dtype });
     ex_check_ptr(model);
     if (adapter) ex_check(tn_lora_load(model, adapter, NULL));
-    if (adapter && !to_train) ex_check(tn_lora_merge(model));
+    if (int8 && to_train && !rank && !adapter) ex_refuse("--int8: want --rank or --adapter, too");
+    if (int8) ex_check(tn_quantize_int8(model, "*", 0));
+    if (adapter && !to_train && !int8) ex_check(tn_lora_merge(model));
     return model;
 }
 

@@ -41,15 +41,17 @@ typedef struct tn_explain_report {
  * derivative. If the optimizer's last step used gradients that an earlier step had used, because
  * nobody cleared them before backward added to them, "(optimizer)" begins a line.
  *
- * Mistakes  lines that begin with (loss): a softmax before a cross entropy, or a constant loss;
- *           (data): targets of one class, no class 0 among all others, inputs of a root mean square
- *           above 30 read by the first layer; (values): 9 in 10 units of a relu 0 for all inputs,
- *           gates at their ends; a batch norm that was moved under TN_NO_GRAD, as a test in train
- *           mode does. And, with opt, "(optimizer)": on copies of both, a step more than quadruples
- *           the loss and a hundredth of it lowers it; or a step a thousand times as long still
- *           lowers it evenly. That runs loss up to three times more, with the copy; not for a loss
- *           below 0.1, several ranks, L-BFGS, or before 10 steps of an optimizer with state. It
- *           knows nothing of clipping and schedules. Nothing is said of less than 16 inputs' values
+ * Mistakes  lines that begin with (loss): a softmax or sigmoid before a loss that takes it itself,
+ *           or a constant loss; (data): targets of one class (not of tn_bce_with_logits: a GAN's
+ *           are), no class 0 among all others, inputs of a root mean square above 30 read by the
+ *           first layer; (values): 9 in 10 units of a relu 0 for all inputs, gates at their ends; a
+ *           batch norm that was moved under TN_NO_GRAD, as a test in train mode does. And, with
+ *           opt, "(optimizer)": on copies of both, a step more than quadruples the loss (Adam's:
+ *           doubles) and a hundredth of it lowers it; or 100 steps of the rate that was set,
+ *           schedules aside, lower it by less than 1.5 %, and one 100 times as long evenly. That
+ *           runs loss up to three times more, with the copy; not for a loss below 0.1, several
+ *           ranks, L-BFGS. Of the first 10 steps with state only Adam's and SGD's are judged, as
+ *           too long. It knows nothing of clipping. Nothing is said of less than 16 inputs' values
  * Ranks     in a run of several, what it says of a gradient holds for this rank, whose number it
  *           gives. Parameters that had no gradient on another rank in the last averaging backward
  *           are findings too: one rank alone may ask, unless loss needs the others (a BatchNorm

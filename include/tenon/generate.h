@@ -122,7 +122,7 @@ typedef struct tn_generate_options {
 /** What a row has got. */
 typedef struct tn_generated_row {
     int64_t n;          /* new tokens, eos included */
-    const int64_t *ids; /* these */
+    const int64_t *ids; /* n of them */
     /** of each what the model itself gave it, before any option; NULL unless asked for */
     const float *log_probs;
     const char *text; /* up to a stop string, without special tokens; NULL without a tokenizer */

@@ -179,9 +179,9 @@ TN_API TN_MUST_USE tn_status tn_checkpoint_save_numbered(const tn_checkpoint *c,
  * are verified, and a file that fails is skipped for the next older one.
  *
  * path     receives it, at most size bytes with the end; unchanged on failure
- * Errors   TN_E_IO: the folder cannot be read, or this process has no file descriptor left;
- *          TN_E_NAME: no such file; TN_E_FORMAT: there are some, but none is whole: the message
- *          says what is wrong with the newest
+ * Errors   TN_E_NAME: no such file yet, or no such folder; TN_E_FORMAT: there are some, but none
+ *          is whole: the message says what is wrong with the newest; TN_E_IO: the folder cannot be
+ *          read, or this process has no file descriptor left
  */
 TN_API TN_MUST_USE tn_status tn_checkpoint_latest(const char *folder, const char *name, char *path,
                                                   size_t size);

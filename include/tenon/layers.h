@@ -26,11 +26,11 @@ TN_API tn_module *tn_linear_new(int64_t in_features, int64_t out_features, tn_li
 typedef struct tn_conv_options {
     int64_t stride, padding, dilation, groups;
     bool no_bias;             /* no parameter bias */
-    bool same;                /* this and the following as in tn_conv_spec */
-    int64_t padding_end;      /* these four */
-    bool use_padding_end;     /* are */
-    tn_pad_mode padding_mode; /* as in */
-    int64_t output_padding;   /* tn_conv_spec */
+    bool same;                /* pads so that sizes stay; stride 1 */
+    int64_t padding_end;      /* below and to the right; 0: as padding */
+    bool use_padding_end;     /* takes padding_end 0 as given */
+    tn_pad_mode padding_mode; /* what is in the padding; 0: zeros */
+    int64_t output_padding;   /* of transposed convolutions: so much is y longer */
 } tn_conv_options;
 typedef tn_conv_options tn_conv2d_options; /* another name */
 /** tn_conv2d as a layer: x [N, in, H, W] to [N, out, H', W']. Parameters weight [out, in/groups, k,

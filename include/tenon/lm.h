@@ -70,6 +70,25 @@ TN_API tn_module *tn_lm_load(const char *folder, tn_lm_options o);
  *  PyTorch: model.save_pretrained(folder) */
 TN_API TN_MUST_USE tn_status tn_lm_save(tn_module *m, const char *folder);
 
+/**
+ * Makes the weight of each Linear below m that fits tn_lora's patterns bytes: a quarter of f32's
+ * memory and, with AVX2, time of few rows, as when text is written. To write and score with, and as
+ * a frozen base under tn_lora, before it or after; tn_lora_merge refuses it.
+ *
+ * group    of neighbours in a row with one scale, a multiple of 32 that divides rows; 0: 64
+ * Values   in f32: s = max |w| / 127, at least 1.2e-38; q = w / s to the nearest integer, halves to
+ *          even; the weight is then s q. The same bytes on every machine
+ * State    parameter "weight", frozen, u8 [out, in + 4 in / group]: a row is q, as signed bytes,
+ *          then s, f32 each. In PyTorch s = w[:, n:].contiguous().view(torch.float32)[..., None],
+ *          (w[:, :n].view(torch.int8).unflatten(1, (-1, group)) * s).flatten(1). Casts leave it.
+ *          tn_lm_load takes it from a file; other models are quantized before tn_load
+ * Ties     end: the other keeps its weight
+ * Errors   before any change: TN_E_NAME: no Linear fits; TN_E_SHAPE: a row that group does not
+ *          divide; TN_E_INVALID: group; NaN or infinity. Later TN_E_NOMEM: some weights are done
+ * PyTorch: none; Int8WeightOnlyConfig of torchao is near
+ */
+TN_API TN_MUST_USE tn_status tn_quantize_int8(tn_module *m, const char *patterns, int64_t group);
+
 /** What a model is; tokens are ids. */
 typedef struct tn_lm_info {
     char model_type[32];          /* "llama" */
@@ -80,7 +99,7 @@ typedef struct tn_lm_info {
     int64_t max_positions;        /* tokens of a text in training; of GPT-2 at most */
     int64_t bos, pad;             /* begin of text, padding; -1: none */
     int n_eos;                    /* how many tokens end a text */
-    int64_t eos[8];               /* these */
+    int64_t eos[8];               /* their ids */
     int64_t capacity;             /* of tn_lm_set_cache; 0: no cache */
 } tn_lm_info;
 /** Fills info. Errors: no model of this file's functions. PyTorch: model.config */

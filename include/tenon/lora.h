@@ -15,7 +15,7 @@
  * Buffers   stay bit for bit: modules with buffers other than constants and caches are frozen
  *           (tn_module_freeze), so BatchNorm normalises by its running statistics in training, too;
  *           peft's move. One that has such buffers and an adapter below it is left as it is
- * Dtypes    adapters are f32, beside f64 f64; the sum is rounded to the dtype of W x once
+ * Dtypes    adapters are f32, or f64 where W is; the sum is rounded to the dtype of W x once
  * Parents   must call the Linear (tn_forward), as tenon's own do: one that reads its weight would
  *           not see the adapter. One with weight or spectral norm has no weight of its own, and
  *           gets none

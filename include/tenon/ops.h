@@ -345,7 +345,8 @@ TN_API tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b);
  *
  * Shapes   x [..., in], weight [out, in], bias [out] or TN_NONE -> [..., out]
  * Grad     dx = dy W, dW = dy^T x, db = column sums of dy            keeps x, weight
- * Errors   sizes that do not fit; dtypes that differ or are not floating
+ * Errors   sizes that do not fit; dtypes that differ or are not floating, but for a weight of bytes
+ *          (u8, of tn_quantize_int8), which takes no gradient
  */
 TN_API tn_tensor *tn_linear(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
 /** a_i b_j: a [m], b [n] -> [m, n]. PyTorch: torch.outer */

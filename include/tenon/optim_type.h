@@ -21,7 +21,7 @@
 
 TN_BEGIN_C_
 
-/** At most so many numbers and states has a type. More may be in .user, which no file has. */
+/** A type has at most so many numbers and states. More may be in .user, which is in no file. */
 enum { TN_OPTIM_NUMBERS = 8, TN_OPTIM_STATES = 6 };
 
 /** A number of an optimizer, which each group has. */
@@ -30,7 +30,7 @@ typedef struct tn_number_type {
     double initial;      /* where none is given */
     double least, below; /* finite, >= least, < below; a below of 0: no limit above */
     bool on_off;         /* a switch: 0 or 1 */
-    bool settled;        /* fixed when its group is made: where form reads it. A `with` is so */
+    bool settled;        /* fixed when its group is made: form reads it, or a state's `with` */
     bool optional;       /* in files only where it is not initial */
 } tn_number_type;
 
@@ -55,7 +55,7 @@ typedef struct tn_optim_numbers {
 /** A parameter in a step by tensors. */
 typedef struct tn_optim_part {
     const char *name; /* the parameter's, in full */
-    /** g: the gradient, without decay; state NULL: it has none. None is to be written */
+    /** g: the gradient, without decay; state NULL: there is none. Do not write to any of them */
     tn_tensor *const p, *const g, *const state[TN_OPTIM_STATES];
     tn_optim_numbers numbers; /* of its group, in this step */
     /** to be set: tensors that come in their place, old ones too; NULL, as they begin: it stays */

@@ -44,8 +44,7 @@ typedef tn_conv_spec tn_conv2d_spec; /* another name */
  *          and at least 8 channels use Winograd's algorithm where images are large enough to gain
  *          from it. A rounding error (in f32) of y is then relative to the largest of 4x4
  *          neighbouring inputs, not of the 3x3 under the kernel. f64 never uses it, nor does bf16
- *          where oneDNN or AMX computes it. With AMX and a stride of 1, infinite values of x,
- *          weight and dy also make NaN of elements of gradients that they meet only in the padding
+ *          where AMX or AVX512-BF16 multiplies it
  * Source   Dumoulin and Visin, A guide to convolution arithmetic (2016)
  */
 TN_API tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv_spec spec);

@@ -434,8 +434,8 @@ TN_API const char *tn_version_string(void); /* version of the library that was l
  *  environment nobody asks the system */
 TN_API const char *tn_info(void);
 /** Whether the device multiplies bf16 by instructions of its own, so that training under
- *  TN_AUTOCAST(TN_BF16) is likely to be faster than in f32: a CPU with AMX, or with AVX512-BF16 and
- *  oneDNN, a GPU of compute capability 8.0 and later. False for a device that is not there. */
+ *  TN_AUTOCAST(TN_BF16) is likely to be faster than in f32: a CPU with AMX, one of AMD's with
+ *  AVX512-BF16, a GPU of compute capability 8.0 and later. False for a device that is not there. */
 TN_API bool tn_bf16_is_fast(tn_device device);
 
 /* ---- NVIDIA GPUs ----------------------------------------------------------------------------- */

@@ -175,16 +175,11 @@ static tn_status check_leaf(tni_watcher *self, const tn_tensor *leaf, tn_tensor 
 }
 
 static tni_watcher places_only = { .applied = tni_call_site_node, .writes = tni_call_site_write };
-static tni_watcher gradients_only = { .applied = tni_call_site_node,
-                                      .writes = tni_call_site_write,
-                                      .arrived = check_arrived,
-                                      .differentiated = check_gradients,
-                                      .finished = check_leaf };
-static tni_watcher everything = { .applied = check_outputs,
-                                  .writes = tni_call_site_write,
-                                  .arrived = check_arrived,
-                                  .differentiated = check_gradients,
-                                  .finished = check_leaf };
+#define GRADIENTS                                                                                  \
+    .writes = tni_call_site_write, .arrived = check_arrived, .differentiated = check_gradients,    \
+    .finished = check_leaf
+static tni_watcher gradients_only = { .applied = tni_call_site_node, GRADIENTS };
+static tni_watcher everything = { .applied = check_outputs, GRADIENTS };
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 

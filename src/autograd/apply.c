@@ -272,3 +272,19 @@ tn_tensor *tni_apply(const tn_op *op, const void *args, size_t args_size, int n_
     tn_tensor *out = NULL;
     return tni_apply_n(op, args, args_size, n_in, in, 1, &out) == TN_OK ? out : NULL;
 }
+
+tn_status tni_copy_last(const tni_backend *backend, const tni_array *y, const tni_array *x)
+{
+    tni_saved_error before;
+    tni_error_save(&before);
+    if (backend->copy(&(tni_copy){ .y = *y, .x = *x }) == TN_OK) return TN_OK;
+    tn_status status = backend->copy(&(tni_copy){ .y = *y, .x = *x });
+    if (status == TN_OK) tni_error_restore(&before);
+    return status;
+}
+
+tn_status tni_put_last(const tn_tensor *to, const tn_tensor *from)
+{
+    tni_array y = tni_array_of(to), x = tni_array_of(from);
+    return tni_copy_last(tni_backend_of(to), &y, &x);
+}

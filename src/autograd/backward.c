@@ -124,13 +124,12 @@ tn_status tni_widen_grad(tni_grad *g)
 
 /* ---- one node -------------------------------------------------------------------------------- */
 
-/* *g becomes another tensor; NULL: an error that has been told. */
-static tn_status become(tn_tensor **g, tn_tensor *by)
+tn_status tni_hold(tn_tensor **held, tn_tensor *t)
 {
-    if (!by) return tni_pending();
-    tn_keep(by);
-    tn_drop(*g);
-    *g = by;
+    if (!t) return tni_pending();
+    tn_keep(t);
+    tn_drop(*held);
+    *held = t;
     return TN_OK;
 }
 
@@ -148,7 +147,7 @@ static tn_status run_hooks(const tni_pass *p, const tni_gradmeta *gm, tn_tensor 
         tn_set_grad_enabled(p->create);
         tni_autocasting = TN_F32;
         status = tni_hook_check("a gradient hook", "", *gradient, changed);
-        if (status == TN_OK) status = become(gradient, changed);
+        if (status == TN_OK) status = tni_hold(gradient, changed);
         now.number++;
         if (status == TN_OK) TNI_NOTIFY_OF(hooked, &now, *gradient);
     }
@@ -172,7 +171,7 @@ static tn_status arrive(tni_pass *p, tni_node *node)
         if (!gm || !node->pending[i]) continue;
         tni_hooked result = { .node = node, .output = i };
         /* one in half precision (goes_low) is seen in the result's dtype */
-        status = become(&node->pending[i], tn_to_dtype(node->pending[i], node->out[i].dtype));
+        status = tni_hold(&node->pending[i], tn_to_dtype(node->pending[i], node->out[i].dtype));
         if (status == TN_OK && gm->hooks.n) status = run_hooks(p, gm, &node->pending[i], result);
         if (status == TN_OK && (p->wanted ? gm->mark == p->target : gm->retain)) {
             status = tni_pass_receive(p, gm, NULL);
@@ -320,7 +319,7 @@ tn_status tni_pass_run(tni_pass *p)
 
 tn_status tni_copy_pending(tni_gradmeta *gm)
 {
-    return become(&gm->pending, tn_clone(gm->pending));
+    return tni_hold(&gm->pending, tn_clone(gm->pending));
 }
 
 /* Makes sums fit to become grads: alone, dense, without history. Copies need memory, so they are

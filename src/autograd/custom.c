@@ -222,8 +222,9 @@ tn_status tni_check_arrays(const char *function, int n_in, tn_tensor *const *in,
             function, n_in, n_in && !in ? " at NULL" : "", n_out, out ? "" : " at NULL");
     for (int i = 0; i < n_in; i++) {
         char which[24];
+        if (in[i]) continue;
         snprintf(which, sizeof which, "input %d", i);
-        if (!in[i]) return tni_poison(function, which);
+        return tni_poison(function, which);
     }
     return TN_OK;
 }

@@ -4,7 +4,6 @@
  */
 #include "autograd/call_site.h"
 #include "autograd/sync.h"
-#include "autograd/notify.h"
 #include "autograd/recompute.h"
 
 static TNI_THREAD bool off; /* inverted: threads start with recording on */

@@ -202,6 +202,8 @@ tn_tensor *tni_softmax_seen(tn_tensor *scores);
 /* attention.c: all T x S of softmax(scale q k^T + mask), in ops; mask as in the public function. */
 TNI_SHARED tn_tensor *tni_attention_weights(tn_tensor *q, tn_tensor *k, tn_tensor *mask,
                                             double scale, bool causal);
+/* linear_int8.c: groups in a row of a weight of bytes; 0: w is none of so many inputs. */
+TNI_SHARED int64_t tni_groups_of(const tn_tensor *w, int64_t in);
 
 /* Layout for an output of spec's shape whose axes lie in memory in the order of like's: heads that
  * are a view of [B, T, H, D] give results whose heads merge back as a view. The last axis stays
@@ -255,6 +257,8 @@ tn_tensor *tni_basis(const tn_tensor *like, int64_t k);
 /* Whether this thread is comparing gradients with differences. Then an embedding's padding row gets
  * the true gradient, not the 0 that it gets by definition. */
 extern TNI_THREAD bool tni_padding_counts;
+/* *held, a reference or NULL, becomes t and counts it; NULL: an error that is pending already. */
+tn_status tni_hold(tn_tensor **held, tn_tensor *t);
 /* Whether backward must be written with ops now (its result will be differentiated again). */
 static inline bool tni_composed(void)
 {

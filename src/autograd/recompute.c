@@ -268,12 +268,6 @@ tn_status tni_region_assigns(const tn_tensor *t)
     return !r || tni_none(t) || see(r, t->storage, MET) ? TN_OK : TN_E_NOMEM;
 }
 
-static void put(tn_tensor *to, const tn_tensor *from)
-{
-    tni_copy a = { .y = tni_array_of(to), .x = tni_array_of(from) };
-    tni_backend_of(to)->copy(&a);
-}
-
 /* Each function has a copy of its own, as its second run leaves what it wrote in it. */
 tn_status tni_region_writes(const tn_tensor *t)
 {
@@ -297,7 +291,7 @@ static void take_back(tni_region *r, size_t n)
     while (r->n_undo > n) {
         tni_undo *u = &r->undo[--r->n_undo];
         if (u->memory)
-            put(u->memory, u->value);
+            tni_put_last(u->memory, u->value);
         else
             u->exchange(u);
         undo_drop(u);
@@ -321,9 +315,9 @@ static void exchange_memory(tni_undo *u, bool before)
     if (before) u->now = atomic_load_explicit(version, memory_order_relaxed);
     if (TNI_UNLIKELY(tni_watching) && tni_watching->writes)
         tni_watching->writes(tni_watching, u->memory);
-    put(u->room, u->memory);
-    put(u->memory, u->value);
-    put(u->value, u->room);
+    tni_put_last(u->room, u->memory);
+    tni_put_last(u->memory, u->value);
+    tni_put_last(u->value, u->room);
     uint64_t to = before ? u->first + SECOND : u->now;
     atomic_store_explicit(version, to, memory_order_relaxed);
 }

@@ -269,11 +269,6 @@ bool tni_alloc_lasting(bool on)
     return before;
 }
 
-void *tni_alloc(size_t size)
-{
-    return tni_alloc_counted(size, NULL, NULL);
-}
-
 void tni_free(void *block, size_t size)
 {
     tni_free_counted(block, size, NULL);
@@ -305,8 +300,7 @@ char *tni_strdup(const char *text)
 {
     size_t n = strlen(text) + 1;
     char *copy = tni_alloc(n);
-    if (copy) memcpy(copy, text, n);
-    return copy;
+    return copy ? memcpy(copy, text, n) : NULL;
 }
 
 char *tni_strdup_or_none(const char *text)
@@ -314,8 +308,7 @@ char *tni_strdup_or_none(const char *text)
     size_t n = strlen(text) + 1;
     int64_t in_use;
     char *copy = allocate(n, NULL, NULL, &in_use);
-    if (copy) memcpy(copy, text, n);
-    return copy;
+    return copy ? memcpy(copy, text, n) : NULL;
 }
 
 char *tni_vtext(const char *format, va_list args)

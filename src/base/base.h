@@ -156,11 +156,11 @@ static inline bool tni_last(atomic_int *refs)
 
 /* All memory of the library is allocated here: 64-byte aligned, cached by size, not zeroed. NULL
  * and TN_E_NOMEM when the system refuses. tni_free needs the same size. */
-TNI_SHARED void *tni_alloc(size_t size);
+#define tni_alloc(size) tni_alloc_counted(size, NULL, NULL)
 #define tni_calloc(size) tni_calloc_n(1, size)
 /* The same for objects that are counted: *count changes by one, under the lock of memory; and for a
  * storage that will have *data bytes of elements, which tn_memory counts. Either may be NULL. */
-void *tni_alloc_counted(size_t size, const size_t *data, int64_t *count);
+TNI_SHARED void *tni_alloc_counted(size_t size, const size_t *data, int64_t *count);
 void tni_free_counted(void *block, size_t size, int64_t *count);
 TNI_SHARED void tni_free(void *block, size_t size);
 /* Sets whether this thread's blocks will last as long as the program: large ones then lie together.

@@ -180,22 +180,15 @@ void tn_error_clear(void)
     pending = TN_OK;
 }
 
+#define NAME(status) [status] = #status
+
 const char *tn_status_name(tn_status status)
 {
     static const char *const names[] = {
-        [TN_OK] = "TN_OK",
-        [TN_E_INVALID] = "TN_E_INVALID",
-        [TN_E_SHAPE] = "TN_E_SHAPE",
-        [TN_E_DTYPE] = "TN_E_DTYPE",
-        [TN_E_DEVICE] = "TN_E_DEVICE",
-        [TN_E_INDEX] = "TN_E_INDEX",
-        [TN_E_NAME] = "TN_E_NAME",
-        [TN_E_STATE] = "TN_E_STATE",
-        [TN_E_NOMEM] = "TN_E_NOMEM",
-        [TN_E_IO] = "TN_E_IO",
-        [TN_E_FORMAT] = "TN_E_FORMAT",
-        [TN_E_UNSUPPORTED] = "TN_E_UNSUPPORTED",
-        [TN_E_BACKEND] = "TN_E_BACKEND",
+        NAME(TN_OK),       NAME(TN_E_INVALID), NAME(TN_E_SHAPE),  NAME(TN_E_DTYPE),
+        NAME(TN_E_DEVICE), NAME(TN_E_INDEX),   NAME(TN_E_NAME),   NAME(TN_E_STATE),
+        NAME(TN_E_NOMEM),  NAME(TN_E_IO),      NAME(TN_E_FORMAT), NAME(TN_E_UNSUPPORTED),
+        NAME(TN_E_BACKEND)
     };
     if ((int)status < 0 || (size_t)status >= sizeof names / sizeof *names) return "unknown status";
     return names[status];

@@ -77,23 +77,16 @@ static tn_status open_folder(tni_atomic_file *file)
 /* The file that path leads to (through links): none yet (*old without a mode), or a regular one. */
 static tn_status find_target(tni_atomic_file *file, struct stat *old)
 {
-    struct stat st;
-    char *real = realpath(file->name, NULL);
-    int error = real ? 0 : errno;
-    while (error == ENOENT && lstat(file->name, &st) == 0) {
-        if (S_ISLNK(st.st_mode))
+    while (!realpath(file->name, file->target)) {
+        *old = (struct stat){ 0 };
+        if (errno != ENOENT || (lstat(file->name, old) != 0 && errno != ENOENT))
+            return fail(file, "cannot look at it", errno);
+        if (S_ISLNK(old->st_mode))
             return refuse(file, TN_E_IO, "is a symbolic link to nothing: want a file there");
-        real = realpath(file->name, NULL); /* another program has made it just now */
-        error = real ? 0 : errno;
+        if (old->st_mode) continue; /* another program has made it just now */
+        snprintf(file->target, sizeof file->target, "%s", file->name);
+        return TN_OK;
     }
-    if (error == ENOENT) error = errno == ENOENT ? 0 : errno;
-    const bool there = real;
-    if (!error) file->target = tni_strdup(there ? real : file->name);
-    free(real);
-    if (error) return fail(file, "cannot look at it", error);
-    if (!file->target) return tni_pending();
-    *old = (struct stat){ 0 };
-    if (!there) return TN_OK;
     if (stat(file->target, old) != 0) return fail(file, "cannot look at it", errno);
     if (!S_ISREG(old->st_mode))
         return refuse(file, TN_E_IO, "%s: only a regular file can be replaced",
@@ -133,25 +126,18 @@ static tn_status keep_owner(const tni_atomic_file *file, const struct stat *old)
 static tn_status open_temp(tni_atomic_file *file, const struct stat *old)
 {
     static atomic_int serial;
-    const size_t size = strlen(file->target) + 48;
-    char *temp = tni_alloc(size);
-    if (!temp) return tni_pending();
     int error = EEXIST; /* name taken by another machine's process, or swept at once */
     for (int tries = 0; tries < 100 && error == EEXIST; tries++) {
-        snprintf(temp, size, "%s" MARK "%ld-%d", file->target, (long)getpid(),
+        snprintf(file->temp, sizeof file->temp, "%s" MARK "%ld-%d", file->target, (long)getpid(),
                  atomic_fetch_add(&serial, 1));
-        TNI_UNINTERRUPTED(file->fd, open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
+        TNI_UNINTERRUPTED(file->fd, open(file->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
                                          old->st_mode ? 0600 : 0666));
         error = file->fd < 0 ? errno : lock_temp(file->fd) ? 0 : EEXIST;
         if (!error || file->fd < 0) continue;
         close(file->fd); /* a sweep removes it, or has done so */
         file->fd = -1;
     }
-    file->temp = error ? NULL : tni_strdup(temp);
-    if (!error && !file->temp) unlink(temp);
-    tni_free(temp, size);
-    if (error) return fail(file, "cannot create", error);
-    if (!file->temp) return tni_pending();
+    if (error) return file->temp[0] = '\0', fail(file, "cannot create", error);
     return old->st_mode ? keep_owner(file, old) : TN_OK;
 }
 
@@ -159,11 +145,9 @@ static void abandon(tni_atomic_file *file)
 {
     if (file->fd >= 0) close(file->fd);
     if (file->folder >= 0) close(file->folder);
-    if (file->temp) unlink(file->temp);
-    tni_strfree(file->temp);
-    tni_strfree(file->target);
+    if (file->temp[0]) unlink(file->temp);
     file->fd = file->folder = -1;
-    file->temp = file->target = NULL;
+    file->temp[0] = '\0';
 }
 
 tn_status tni_file_create(tni_atomic_file *file, const char *function, const char *path,
@@ -194,6 +178,7 @@ tn_status tni_file_create(tni_atomic_file *file, const char *function, const cha
 tn_status tni_file_write(tni_atomic_file *file, const void *data, size_t nbytes)
 {
     const char *at = data;
+    if (file->sums) file->crc = tni_crc32(file->crc, data, nbytes);
     while (nbytes > 0) {
         ssize_t n = write(file->fd, at, nbytes);
         if (n < 0 && errno == EINTR) continue;
@@ -231,11 +216,7 @@ tn_status tni_file_finish(tni_atomic_file *file, tn_status status)
     /* closed last: that ends the lock; fsync has already reported any error */
     if (status == TN_OK && rename(file->temp, file->target) != 0)
         status = fail(file, "cannot rename", errno);
-    if (status == TN_OK) {
-        tni_strfree(file->temp);
-        file->temp = NULL;
-        status = sync_folder(file);
-    }
+    if (status == TN_OK) file->temp[0] = '\0', status = sync_folder(file);
     abandon(file);
     return status;
 }

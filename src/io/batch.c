@@ -101,9 +101,7 @@ static tn_status read(const tni_input *in, tni_parts *parts, const tn_list *buff
     tni_moved *m = tni_batch_add(parts->begun, slot ? of->owner : NULL, slot, of->tensor,
                                  spread ? var->tensor : NULL);
     if (!m) return tni_pending();
-    m->n = numbers[0];
-    m->momentum = numbers[1];
-    m->biased = biased;
+    m->n = numbers[0], m->momentum = numbers[1], m->biased = biased;
     m->value = tn_keep(value);
     m->spread = spread ? tn_keep(spread) : NULL;
     return TN_OK;
@@ -131,9 +129,7 @@ tn_status tni_batch_read(const tni_input *in, tni_parts *parts)
         return tni_input_bad(in, DAMAGED, "at");
     tni_batch *b = parts->begun = tni_calloc(sizeof *b);
     if (!b) return TN_E_NOMEM;
-    b->at = (int)at[0];
-    b->parts = (int)at[1];
-    b->over = at[2] != 0;
+    b->at = (int)at[0], b->parts = (int)at[1], b->over = at[2] != 0;
     for (int64_t k = 0; k < at[3]; k++) TNI_TRY(read(in, parts, buffers, k));
     return TN_OK;
 }

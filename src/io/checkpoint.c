@@ -15,9 +15,6 @@
 
 #define bad(file, ...) tni_input_bad(&(file)->in, __VA_ARGS__)
 
-static const char *const keys[] = { TNI_CHECKPOINT, TNI_WRITER };
-static const char *const values[] = { "1", TN_VERSION };
-
 /* ---- what is beside the parts ---------------------------------------------------------------- */
 
 /* As it is now, or as it was read and compared, before any of it is put in place. */
@@ -138,9 +135,7 @@ static tn_status save(const char *f, const tn_checkpoint *c, const tni_parts *pa
     if (status == TN_OK) status = values_of(&s, list, NULL);
     end(&s);
     TNI_TRY(status == TN_OK ? tni_parts_save(f, parts, list) : status);
-    tn_metadata own = { 2, (const char **)keys, (const char **)values };
-    return tni_safetensors_write(
-        f, path, list, (tni_writing){ .own = &own, .metadata = &c->metadata, .checksum = true });
+    return tni_safetensors_write(f, path, list, (tni_writing){ &c->metadata, .checkpoint = true });
 }
 
 tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, const char *path)
@@ -169,11 +164,12 @@ static tn_status open_checkpoint(tni_safetensors *file, const char *f, const cha
 {
     TNI_TRY(tni_safetensors_open(file, f, path));
     tn_status status = TN_OK;
-    const char *version = tni_safetensors_string(file, keys[0]);
+    const char *version = tni_safetensors_string(file, TNI_CHECKPOINT);
     if (!version)
         status = bad(file, "not a checkpoint (for a file of weights: tn_load)");
-    else if (strcmp(version, values[0]) != 0)
-        status = bad(file, "a checkpoint of version %.16s: want version %s", version, values[0]);
+    else if (strcmp(version, TNI_CHECKPOINT_NOW) != 0)
+        status =
+            bad(file, "a checkpoint of version %.16s: want version " TNI_CHECKPOINT_NOW, version);
     else if (!tni_safetensors_string(file, TNI_CHECKSUM))
         status = bad(file, "a checkpoint without its checksum");
     if (status != TN_OK) tni_safetensors_close(file);

@@ -178,16 +178,18 @@ static tn_status search_once(search *s, DIR *dir)
 tn_status tn_checkpoint_latest_report(const char *folder, const char *name, char *path, size_t size,
                                       tn_metadata *skipped)
 {
-    tn_status status = check(latest, folder, name);
-    if (status == TN_OK && !path) status = tni_null(latest, "path", "room for a path");
-    if (status != TN_OK) return status;
+    TNI_TRY(check(latest, folder, name));
+    if (!path) return tni_null(latest, "path", "room for a path");
     DIR *dir = opendir(folder);
-    if (!dir) return tni_file_error(tni_errno(errno), latest, folder, "%s", strerror(errno));
+    if (!dir) /* a folder that does not exist has no checkpoint yet: the first save makes it */
+        return tni_file_error(errno == ENOENT ? TN_E_NAME : tni_errno(errno), latest, folder, "%s",
+                              strerror(errno));
     tni_saved_error was;
     tni_error_save(&was);
     search s = { .folder = folder, .name = name };
+    tn_status status = search_once(&s, dir);
     /* another run removes only what it has replaced, so there is a newer one */
-    for (int tries = 0; tries == 0 || (status == TN_E_NAME && s.gone && tries < 100); tries++)
+    for (int tries = 1; status == TN_E_NAME && s.gone && tries < 100; tries++)
         status = search_once(&s, dir);
     closedir(dir);
     tn_metadata pairs = { 0 };

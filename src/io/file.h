@@ -3,6 +3,7 @@
  */
 #pragma once
 
+#include <limits.h>
 #include <sys/types.h>
 
 #include "tensor/internal.h"
@@ -37,13 +38,15 @@ TNI_SHARED tn_status tni_path_in(const char *function, const char *folder, const
 /* Makes the folders that a file's path names; what is wrong shows when the file is opened. */
 void tni_make_folders(char *path);
 
-/* A file being written under a temporary name. The fields are private to atomic_file.c. */
+/* A file being written under a temporary name. All but the last two is atomic_file.c's own. */
 typedef struct tni_atomic_file {
     const char *function; /* for messages */
     const char *name;     /* as the caller gave it, for messages; the caller's */
-    char *target, *temp;  /* ours */
-    int fd, folder;       /* folder: synced after the rename; -1: it may not be read */
+    char target[PATH_MAX], temp[PATH_MAX + 48]; /* temp "": there is none */
+    int fd, folder; /* folder: synced after the rename; -1: it may not be read */
     int64_t written;
+    bool sums; /* its writer's to set before the first byte: crc is that of what is written */
+    uint32_t crc;
 } tni_atomic_file;
 
 /* size: bytes that will be written, reserved at once so that a full disk is known before the first;
@@ -78,7 +81,9 @@ typedef struct tni_input {
 tn_status tni_input_open(tni_input *in, const char *function, const char *path);
 /* Exactly nbytes from offset: an interrupted read goes on, a file that got shorter is an error. */
 tn_status tni_input_read(const tni_input *in, int64_t offset, void *data, size_t nbytes);
-/* The same in blocks. */
+/* zlib's crc32_z, faster (crc32.c). */
+uint32_t tni_crc32(uint32_t crc, const void *data, size_t n);
+/* The same in blocks, large parts by several threads. */
 typedef struct tni_scan {
     void *data;      /* where to; NULL: nowhere, what counts is whether they can be read */
     uint32_t *crc;   /* of what is before them, goes on over them; NULL: not wanted */

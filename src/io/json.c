@@ -9,6 +9,8 @@
  */
 #include "io/json.h"
 
+enum { DEEPEST = 129 }; /* the reference reads 127 in a tensor's entry */
+
 static bool wrong(tni_json *j, const char *problem)
 {
     if (!j->problem) j->problem = problem;
@@ -41,6 +43,7 @@ char tni_json_kind(tni_json *j)
 bool tni_json_open(tni_json *j, char open)
 {
     if (tni_json_kind(j) != open) return false;
+    if (j->depth++ == DEEPEST) return wrong(j, "it is nested too deeply");
     j->at++;
     return j->first = true;
 }
@@ -52,10 +55,7 @@ bool tni_json_next(tni_json *j, char close)
     j->first = false;
     if (j->problem) return false;
     if (j->at == j->end) return wrong(j, "it is cut off");
-    if (*j->at == close) {
-        j->at++;
-        return false;
-    }
+    if (*j->at == close) return j->at++, j->depth--, false;
     if (first) return true;
     if (*j->at != ',') return wrong(j, close == '}' ? "want , or }" : "want , or ]");
     j->at++;
@@ -218,24 +218,16 @@ bool tni_json_word(tni_json *j, const char *word)
 
 bool tni_json_skip(tni_json *j)
 {
-    char close[127]; /* as deep as the reference reads */
-    int depth = 0;
-    do {
-        char kind = tni_json_kind(j);
-        /* roughly a number: nobody reads it */
-        while (kind == '0' && j->at < j->end && strchr("+-.0123456789Ee", *j->at)) j->at++;
-        if (kind == '"') tni_json_string(j);
-        if (kind == 'n' && !tni_json_word(j, "null") && !tni_json_word(j, "true") &&
-            !tni_json_word(j, "false"))
-            return wrong(j, "want a value");
-        if (kind == '{' || kind == '[') {
-            if (depth == (int)sizeof close) return wrong(j, "it is nested too deeply");
-            close[depth++] = kind == '{' ? '}' : ']';
-            tni_json_open(j, kind);
-        }
-        while (depth && !j->problem && !tni_json_next(j, close[depth - 1])) depth--;
-        if (depth && close[depth - 1] == '}') tni_json_key(j);
-    } while (depth && !j->problem);
+    const char kind = tni_json_kind(j), close = kind == '{' ? '}' : ']';
+    /* roughly a number: nobody reads it */
+    while (kind == '0' && j->at < j->end && strchr("+-.0123456789Ee", *j->at)) j->at++;
+    if (kind == '"') tni_json_string(j);
+    if (kind == 'n' && !tni_json_word(j, "null") && !tni_json_word(j, "true") &&
+        !tni_json_word(j, "false"))
+        return wrong(j, "want a value");
+    if ((kind == '{' || kind == '[') && tni_json_open(j, kind))
+        while (tni_json_next(j, close) && (kind == '[' || tni_json_key(j)) && tni_json_skip(j))
+            continue;
     return !j->problem;
 }
 

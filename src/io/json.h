@@ -13,6 +13,7 @@ typedef struct tni_json {
     char *text, *at, *end;
     const char *problem; /* what is wrong at `at`; NULL: nothing yet. Once set, every call fails */
     bool first;          /* just after a { or [ */
+    int depth;           /* objects and arrays that are open */
 } tni_json;
 
 tni_json tni_json_of(char *text, size_t n);

@@ -1,14 +1,6 @@
 /* json_tree.c - see json_tree.h. */
 #include "io/json_tree.h"
 
-enum { DEEPEST = 127 };
-
-/* The open objects and arrays while a text is read. */
-typedef struct level {
-    size_t parent, last; /* last: the member read last; 0: none yet */
-    char close;
-} level;
-
 /* What the value at j is, without what is in it. */
 static void read_value(tni_json *j, tni_json_node *node)
 {
@@ -33,37 +25,23 @@ static void read_value(tni_json *j, tni_json_node *node)
     }
 }
 
-/* One value with its place among the members of its parent; false: no memory, or a problem. */
-static bool add_node(tni_json_tree *tree, tni_json *j, level *in)
+/* One value and what is in it; false: no memory, or a problem. */
+static bool add_node(tni_json_tree *tree, tni_json *j, const char *key)
 {
-    tni_json_node node = { .key = in && in->close == '}' ? tni_json_key(j) : NULL };
-    if (j->problem || !tni_room(&tree->node, &tree->capacity, tree->n, 1, sizeof node))
-        return false;
+    tni_json_node node = { .key = key };
+    if (!tni_room(&tree->node, &tree->capacity, tree->n, 1, sizeof node)) return false;
     read_value(j, &node);
-    if (j->problem) return false;
-    if (in) {
-        if (in->last) tree->node[in->last].next = (uint32_t)(tree->n - in->last);
-        tree->node[in->parent].number++;
-        in->last = tree->n;
-    }
-    tree->node[tree->n++] = node;
-    return true;
-}
-
-static bool read_all(tni_json_tree *tree, tni_json *j)
-{
-    level open[DEEPEST];
-    int depth = 0;
-    do {
-        if (!add_node(tree, j, depth ? &open[depth - 1] : NULL)) return false;
-        char kind = tree->node[tree->n - 1].kind;
-        if (kind == '{' || kind == '[') {
-            if (depth == DEEPEST) return j->problem = "it is nested too deeply", false;
-            open[depth++] = (level){ tree->n - 1, 0, kind == '{' ? '}' : ']' };
+    const size_t own = tree->n++;
+    const bool object = node.kind == '{';
+    if (object || node.kind == '[')
+        for (size_t last = 0; tni_json_next(j, object ? '}' : ']'); node.number++) {
+            if (last) tree->node[last].next = (uint32_t)(tree->n - last);
+            last = tree->n;
+            key = object ? tni_json_key(j) : NULL;
+            if (j->problem || !add_node(tree, j, key)) return false;
         }
-        while (depth && !j->problem && !tni_json_next(j, open[depth - 1].close)) depth--;
-    } while (depth && !j->problem);
-    return tni_json_end(j);
+    tree->node[own] = node;
+    return !j->problem;
 }
 
 bool tni_json_tree_read(tni_json_tree *tree, char *text, size_t n)
@@ -71,7 +49,7 @@ bool tni_json_tree_read(tni_json_tree *tree, char *text, size_t n)
     *tree = (tni_json_tree){ 0 };
     if (n >= UINT32_MAX) return tree->problem = "it is longer than 4 GiB", false;
     tni_json j = tni_json_of(text, n);
-    bool read = read_all(tree, &j);
+    bool read = add_node(tree, &j, NULL) && tni_json_end(&j);
     tree->problem = j.problem;
     tree->at = (size_t)(j.at - text);
     return read;

@@ -179,9 +179,9 @@ static tn_list *load(const char *function, const char *path, tni_choice *c, tn_m
 {
     char first[8] = { 0 };
     tni_input in;
-    tn_status status = tni_input_open(&in, function, path);
-    if (status != TN_OK) return NULL;
-    status = tni_input_read(&in, 0, first, (size_t)TNI_MIN(in.size, (int64_t)sizeof first));
+    if (tni_input_open(&in, function, path) != TN_OK) return NULL;
+    const size_t n = (size_t)TNI_MIN(in.size, (int64_t)sizeof first);
+    tn_status status = tni_input_read(&in, 0, first, n);
     /* torch.save before 1.6 (or on request) begins with a pickle of a number of 10 bytes */
     const bool pt =
         !memcmp(first, "PK\3\4", 4) || (first[0] == '\x80' && !memcmp(first + 2, "\x8a\x0a", 2));

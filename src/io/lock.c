@@ -21,7 +21,7 @@ enum { TEXT = 128 };
 struct tn_file_lock {
     int fd;
     pid_t pid; /* of the owner: a forked child must not release its parent's lock */
-    char *name;
+    char name[PATH_MAX];
 };
 
 static const char f[] = "tn_checkpoint_lock";
@@ -71,14 +71,6 @@ static void write_text(int fd)
     if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)n, 0) != n) return;
 }
 
-static tn_status held(const char *path, const char *text)
-{
-    return tni_file_error(TN_E_STATE, f, path,
-                          "another run writes to it, process %s: want that one to end, or another "
-                          "file or folder",
-                          text[0] ? text + sizeof OURS - 1 : "?"); /* possibly not written yet */
-}
-
 /* Whether a name still leads to this open file. */
 static bool is_at(int fd, const char *name)
 {
@@ -102,7 +94,11 @@ static tn_status try(const char *path, const char *name, int *fd, bool *again)
         return tni_file_error(TN_E_IO, f, path, TNI_PATH " is a file of another kind: want it gone",
                               name);
     if (flock(*fd, LOCK_EX | LOCK_NB) != 0) {
-        if (errno == EWOULDBLOCK) return held(path, text);
+        if (errno == EWOULDBLOCK)
+            return tni_file_error(TN_E_STATE, f, path,
+                                  "another run writes to it, process %s: want that one to end, or "
+                                  "another file or folder",
+                                  text[0] ? text + sizeof OURS - 1 : "?"); /* not written yet */
         if (errno != ENOLCK && errno != ENOTSUP && errno != ENOSYS && errno != EINVAL)
             return fail(path, errno);
         return tni_file_error(TN_E_UNSUPPORTED, f, path, "its file system has no locks");
@@ -116,17 +112,15 @@ tn_status tn_checkpoint_lock(const char *path, tn_file_lock **lock)
     if (!path) return tni_null(f, "path", "the name of a file or folder");
     if (!lock) return tni_null(f, "lock", "a place for the lock");
     if (!*path) return tni_error(TN_E_INVALID, "%s: path is empty: want a file or folder", f);
-    char name[PATH_MAX];
-    int error = name_of(path, name);
-    if (error) return fail(path, error);
-    tn_file_lock *l = tni_calloc(sizeof *l);
+    tn_file_lock *l = tni_alloc(sizeof *l);
     if (!l) return TN_E_NOMEM;
-    *l = (tn_file_lock){ .fd = -1, .pid = getpid(), .name = tni_strdup(name) };
-    tn_status status = l->name ? TN_OK : TN_E_NOMEM;
-    bool again = status == TN_OK;
+    *l = (tn_file_lock){ .fd = -1, .pid = getpid() };
+    const int error = name_of(path, l->name);
+    tn_status status = error ? fail(path, error) : TN_OK;
+    bool again = !error;
     for (int tries = 0; again && tries < 100; tries++) {
         if (l->fd >= 0) close(l->fd);
-        status = try(path, name, &l->fd, &again);
+        status = try(path, l->name, &l->fd, &again);
     }
     if (status == TN_OK && again) status = fail(path, EAGAIN);
     if (status == TN_OK) {
@@ -135,7 +129,6 @@ tn_status tn_checkpoint_lock(const char *path, tn_file_lock **lock)
         return TN_OK;
     }
     if (l->fd >= 0) close(l->fd);
-    tni_strfree(l->name);
     tni_free(l, sizeof *l);
     return status;
 }
@@ -147,6 +140,5 @@ void tn_checkpoint_unlock(tn_file_lock *lock)
     if (owner && is_at(lock->fd, lock->name)) unlink(lock->name);
     if (owner) flock(lock->fd, LOCK_UN); /* our children may have it open */
     close(lock->fd);
-    tni_strfree(lock->name);
     tni_free(lock, sizeof *lock);
 }

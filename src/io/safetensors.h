@@ -76,20 +76,21 @@ bool tni_same_part(const char *a, const char *b);
 tn_status tni_safetensors_verify(tni_safetensors *file);
 
 typedef struct tni_writing {
-    const tn_metadata *own, *metadata; /* the library's pairs, then the caller's; NULL: none */
-    bool every_key;                    /* tied tensors in full under each of their names */
-    bool checksum;                     /* for tni_safetensors_verify */
+    const tn_metadata *metadata; /* the caller's pairs; NULL: none */
+    bool every_key;              /* tied tensors in full under each of their names */
+    bool weights, checkpoint;    /* which it is: pairs of the library's own, a checksum */
 } tni_writing;
 /* Writes a list, with the versions recorded in it. */
 tn_status tni_safetensors_write(const char *function, const char *path, const tn_list *list,
                                 tni_writing o);
 
 /* Shared by reading and writing. */
-#define TNI_CHECKPOINT "tenon.checkpoint" /* a checkpoint's own version */
-#define TNI_FORMAT "format"               /* of weights: "pt", for Hugging Face's tools */
-#define TNI_WRITER "tenon.version"        /* which tenon wrote it */
-#define TNI_TIES "tenon.ties"             /* a JSON object: name -> the name it is stored under */
-#define TNI_ROLES "tenon.roles"           /* a JSON object: name of a buffer -> its role */
+#define TNI_CHECKPOINT "tenon.checkpoint" /* a checkpoint's own version: */
+#define TNI_CHECKPOINT_NOW "1"
+#define TNI_FORMAT "format" /* of weights: "pt", for tools that ask which framework's they are */
+#define TNI_WRITER "tenon.version"    /* which tenon wrote it */
+#define TNI_TIES "tenon.ties"         /* a JSON object: name -> the name it is stored under */
+#define TNI_ROLES "tenon.roles"       /* a JSON object: name of a buffer -> its role */
 #define TNI_VERSIONS "tenon.versions" /* a JSON object: module path -> state version, where not 1 */
 /* Whether a pair is a tie as written before TNI_TIES existed: { name: stored name }, in a file with
  * TNI_WRITER. Other keys of such a file are not names. */

@@ -11,8 +11,6 @@
  *
  * Source: huggingface/safetensors, tensor.rs (prepare) and torch.py (save_model, load_model).
  */
-#include <zlib.h>
-
 #include "io/io.h"
 #include "io/json.h"
 #include "nn/module.h"
@@ -133,18 +131,11 @@ static void add_ties(pairs *p, const item *items, int n)
     add_object(p, TNI_TIES, &object);
 }
 
-static bool has_key(const tn_metadata *m, const char *key)
-{
-    for (int i = 0; m && i < m->n; i++)
-        if (!strcmp(m->key[i], key)) return true;
-    return false;
-}
-
 static bool own_key(const tni_writing *o, const char *key)
 {
-    if (o->own && !strncmp(key, "tenon.", 6)) return true;
-    return has_key(o->own, key) || !strcmp(key, TNI_TIES) || !strcmp(key, TNI_VERSIONS) ||
-           !strcmp(key, TNI_ROLES) || !strcmp(key, TNI_CHECKSUM);
+    if ((o->weights || o->checkpoint) && !strncmp(key, "tenon.", 6)) return true;
+    return (o->weights && !strcmp(key, TNI_FORMAT)) || !strcmp(key, TNI_TIES) ||
+           !strcmp(key, TNI_VERSIONS) || !strcmp(key, TNI_ROLES) || !strcmp(key, TNI_CHECKSUM);
 }
 
 /* The caller's pairs, with no keys of ours. *tie_like: one reads as a tie where none are listed. */
@@ -152,7 +143,6 @@ static tn_status check_pairs(const pairs *p, const tni_map *stored, const tni_wr
                              bool *tie_like)
 {
     const tn_metadata *m = o->metadata;
-    const bool checkpoint = has_key(o->own, TNI_CHECKPOINT);
     tni_map keys = { .names = true };
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && m && i < m->n; i++) {
@@ -165,7 +155,7 @@ static tn_status check_pairs(const pairs *p, const tni_map *stored, const tni_wr
         else if (own_key(o, m->key[i]))
             status = tni_error(TN_E_NAME, "%s: metadata key %s is the library's own", p->function,
                                m->key[i]);
-        *tie_like = *tie_like || tni_old_tie(stored, checkpoint, m->key[i], m->value[i]);
+        *tie_like = *tie_like || tni_old_tie(stored, o->checkpoint, m->key[i], m->value[i]);
     }
     tni_map_free(&keys);
     return status;
@@ -181,7 +171,9 @@ static void add_metadata(pairs *p, const item *items, int n, const tni_writing *
         if (tni_map_put(&names, items[i].name, (void *)items) < 0) p->status = tni_pending();
     if (p->status == TN_OK) p->status = check_pairs(p, &names, o, &ties);
     tni_map_free(&names);
-    for (int i = 0; o->own && i < o->own->n; i++) add_pair(p, o->own->key[i], o->own->value[i]);
+    if (o->weights) add_pair(p, TNI_FORMAT, "pt"); /* whose layout it is */
+    if (o->checkpoint) add_pair(p, TNI_CHECKPOINT, TNI_CHECKPOINT_NOW);
+    if (o->weights || o->checkpoint) add_pair(p, TNI_WRITER, TN_VERSION);
     for (int i = 0; i < n; i++) ties = ties || is_tie(&items[i]);
     if (ties) add_ties(p, items, n);
     for (int i = 0; m && i < m->n; i++) add_pair(p, m->key[i], m->value[i]);
@@ -208,7 +200,7 @@ static tn_status add_header(tni_bytes *b, const char *function, const tn_list *l
 {
     pairs p = { .text = b, .function = function };
     tni_bytes_add(b, "{\"__metadata__\":", 16);
-    if (o->checksum) add_pair(&p, TNI_CHECKSUM, "00000000");
+    if (o->checkpoint) add_pair(&p, TNI_CHECKSUM, "00000000");
     add_metadata(&p, items, *n, o);
     add_versions(&p, list);
     add_roles(&p, list);
@@ -238,26 +230,14 @@ static tn_status add_header(tni_bytes *b, const char *function, const tn_list *l
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-typedef struct output {
-    tni_atomic_file file;
-    bool checksum;
-    uLong crc;
-} output;
-
-static tn_status put(output *out, const void *data, size_t nbytes)
-{
-    if (out->checksum) out->crc = crc32_z(out->crc, data, nbytes);
-    return tni_file_write(&out->file, data, nbytes);
-}
-
 /* Dense CPU tensors are written directly, others through a copy in row-major order. */
-static tn_status write_tensor(output *out, const item *it)
+static tn_status write_tensor(tni_atomic_file *file, const item *it)
 {
     tn_status status = TN_E_NOMEM;
     TN_SCOPE TN_NO_GRAD
     {
         const tn_tensor *t = tn_contiguous(tn_to(it->tensor, tn_cpu()));
-        status = t ? put(out, tni_data(t), it->nbytes) : tni_pending();
+        status = t ? tni_file_write(file, tni_data(t), it->nbytes) : tni_pending();
     }
     return status;
 }
@@ -266,17 +246,18 @@ static tn_status write_file(const char *function, const char *path, const tni_by
                             const item *items, int n, size_t total, bool checksum)
 {
     const uint64_t size = header->n;
-    output out = { .checksum = checksum, .crc = crc32_z(0, NULL, 0) };
-    TNI_TRY(tni_file_create(&out.file, function, path, (int64_t)(8 + header->n + total)));
-    tn_status status = put(&out, &size, sizeof size);
-    if (status == TN_OK) status = put(&out, header->data, header->n);
-    for (int i = 0; status == TN_OK && i < n; i++) status = write_tensor(&out, &items[i]);
+    tni_atomic_file file;
+    TNI_TRY(tni_file_create(&file, function, path, (int64_t)(8 + header->n + total)));
+    file.sums = checksum;
+    tn_status status = tni_file_write(&file, &size, sizeof size);
+    if (status == TN_OK) status = tni_file_write(&file, header->data, header->n);
+    for (int i = 0; status == TN_OK && i < n; i++) status = write_tensor(&file, &items[i]);
     if (status == TN_OK && checksum) {
         char digits[9];
-        snprintf(digits, sizeof digits, "%08lx", out.crc);
-        status = tni_file_patch(&out.file, TNI_CHECKSUM_AT, digits, 8);
+        snprintf(digits, sizeof digits, "%08" PRIx32, file.crc);
+        status = tni_file_patch(&file, TNI_CHECKSUM_AT, digits, 8);
     }
-    return tni_file_finish(&out.file, status);
+    return tni_file_finish(&file, status);
 }
 
 /* Fills items: sorted by name, ties found, names checked. A part of a checkpoint can be read alone,
@@ -284,7 +265,7 @@ static tn_status write_file(const char *function, const char *path, const tni_by
 static tn_status collect(const char *function, const tn_list *list, item *items,
                          const tni_writing *o)
 {
-    const bool every_key = o->every_key, checkpoint = has_key(o->own, TNI_CHECKPOINT);
+    const bool every_key = o->every_key, checkpoint = o->checkpoint;
     for (int i = 0; i < list->n; i++) {
         const tn_entry *e = &list->entry[i];
         items[i] = (item){ e->name, e->name, e->tensor, tni_bytes_of(e->tensor) };
@@ -335,7 +316,8 @@ tn_status tni_safetensors_write(const char *function, const char *path, const tn
     tn_status status = collect(function, list, items, &o);
     size_t total;
     if (status == TN_OK) status = add_header(&header, function, list, items, &n, &total, &o);
-    if (status == TN_OK) status = write_file(function, path, &header, items, n, total, o.checksum);
+    if (status == TN_OK)
+        status = write_file(function, path, &header, items, n, total, o.checkpoint);
     tni_bytes_free(&header);
     tni_free(items, nbytes);
     return status;

@@ -3,10 +3,6 @@
  */
 #include "io/choice.h"
 
-/* HF tools ask which framework a file is for; the layout is PyTorch's. */
-static const char *const keys[] = { TNI_FORMAT, TNI_WRITER };
-static const char *const values[] = { "pt", TN_VERSION };
-
 tn_status tni_in_file(const char *function, const char *path)
 {
     return tni_error_prefix("%s: " TNI_PATH ": ", function, path);
@@ -34,8 +30,7 @@ static tn_status write_list(const char *function, const char *path, const tn_lis
 static tn_status save(const char *function, tn_module *m, const char *path, tn_save_options o)
 {
     if (!m) return tni_null(function, "m", "a module");
-    tn_metadata own = { 2, (const char **)keys, (const char **)values };
-    tni_writing writing = { .own = &own, .metadata = o.metadata, .every_key = o.every_key };
+    tni_writing writing = { o.metadata, o.every_key, .weights = true };
     TNI_SCOPES_STAY;
     tn_scope scope = tn_scope_begin();
     tn_list *list = tn_state_dict(m, "");

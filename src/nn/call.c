@@ -119,16 +119,7 @@ bool tni_calling(void)
 tn_status tni_call_check(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
 {
     TNI_TRY(tni_module_check("tn_call", m));
-    if (n_in < 0 || n_out < 1 || (n_in && !in) || !out)
-        return tni_error(TN_E_INVALID,
-                         "tn_call: %d inputs and %d outputs%s: want 0 and up, and 1 and up", n_in,
-                         n_out, (n_in > 0 && !in) || !out ? " without an array" : "");
-    for (int i = 0; i < n_in; i++) {
-        if (in[i]) continue;
-        char which[24];
-        snprintf(which, sizeof which, "in[%d]", i);
-        return tni_poison("tn_call", which);
-    }
+    TNI_TRY(tni_check_arrays("tn_call", n_in, in, n_out, out));
     if (!tni_scope_open()) {
         char who[256];
         snprintf(who, sizeof who, "tn_%s of %s", n_in == 1 && n_out == 1 ? "forward" : "call",

@@ -20,7 +20,7 @@ struct tni_hooks {
 
 static void hooks_drop(tni_hooks *hooks)
 {
-    if (atomic_fetch_sub_explicit(&hooks->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!tni_last(&hooks->refs)) return;
     tni_hook_list_free(&hooks->list);
     tni_free(hooks, sizeof *hooks);
 }
@@ -168,7 +168,7 @@ static void forget(tn_tensor **slot, tn_tensor *t)
 
 static void passage_drop(passage *p)
 {
-    if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!p || !tni_last(&p->refs)) return;
     for (int i = 0; i < p->n_in + p->n_out; i++) forget(&p->gradient[i], NULL);
     hooks_drop(p->hooks);
     tni_free(p, sizeof *p + (size_t)(p->n_in + p->n_out) * sizeof(tn_tensor *));

@@ -79,40 +79,6 @@ static tn_status drawn(tn_tensor *t, tn_status (*draw)(tn_tensor *t, const doubl
     return status;
 }
 
-/* The inverse of the normal distribution function, p in [0, 1]. Rational start values, relative
- * error below 1.2e-9: Acklam (2003); one step of Halley's method brings it to double precision. */
-static double normal_quantile(double p)
-{
-    static const double a[] = { -3.969683028665376e+01, 2.209460984245205e+02,
-                                -2.759285104469687e+02, 1.383577518672690e+02,
-                                -3.066479806614716e+01, 2.506628277459239e+00 };
-    static const double b[] = { -5.447609879822406e+01, 1.615858368580409e+02,
-                                -1.556989798598866e+02, 6.680131188771972e+01,
-                                -1.328068155288572e+01 };
-    static const double c[] = { -7.784894002430293e-03, -3.223964580411365e-01,
-                                -2.400758277161838e+00, -2.549732539343734e+00,
-                                4.374664141464968e+00,  2.938163982698783e+00 };
-    static const double d[] = { 7.784695709041462e-03, 3.224671290700398e-01, 2.445134137142996e+00,
-                                3.754408661907416e+00 };
-    const double tail = 0.02425;
-    if (p <= 0) return -INFINITY;
-    if (p >= 1) return INFINITY;
-    double x;
-    if (p < tail || p > 1 - tail) {
-        double q = sqrt(-2 * log(p < tail ? p : 1 - p));
-        x = (((((c[0] * q + c[1]) * q + c[2]) * q + c[3]) * q + c[4]) * q + c[5]) /
-            ((((d[0] * q + d[1]) * q + d[2]) * q + d[3]) * q + 1);
-        x = p < tail ? x : -x;
-    } else {
-        double q = p - 0.5, r = q * q;
-        x = (((((a[0] * r + a[1]) * r + a[2]) * r + a[3]) * r + a[4]) * r + a[5]) * q /
-            (((((b[0] * r + b[1]) * r + b[2]) * r + b[3]) * r + b[4]) * r + 1);
-    }
-    double error = 0.5 * erfc(-x * M_SQRT1_2) - p;
-    double u = error * sqrt(2 * M_PI) * exp(x * x / 2);
-    return x - u / (1 + x * u / 2);
-}
-
 /* ---- the truncated normal distribution, as PyTorch draws it from 2.15 on --------------------- */
 
 typedef struct cut_normal {
@@ -123,6 +89,21 @@ typedef struct cut_normal {
 static double below(const cut_normal *d, double x)
 {
     return 0.5 * erfc(-(x - d->mean) / d->deviation * M_SQRT1_2);
+}
+
+/* Where that function is p, between the cuts: by halving; nothing lies beyond 40 deviations. */
+static double quantile(const cut_normal *d, double p)
+{
+    double low = fmax(d->low, d->mean - 40 * d->deviation);
+    double high = fmin(d->high, d->mean + 40 * d->deviation);
+    for (int i = 0; i < 64; i++) {
+        double middle = low + (high - low) / 2;
+        if (below(d, middle) < p)
+            low = middle;
+        else
+            high = middle;
+    }
+    return fmin(fmax(high, d->low), d->high);
 }
 
 static tn_status draw_candidates(tn_tensor *x, const cut_normal *d, bool uniform)
@@ -170,9 +151,7 @@ static tn_status draw_quantiles(tn_tensor *x, const cut_normal *d)
     if (!v) return TN_E_NOMEM;
     tn_status status = tn_uniform_(x, 2 * below(d, d->low) - 1, 2 * below(d, d->high) - 1);
     if (status == TN_OK) status = tn_copy_out(x, v, nbytes, TN_F64);
-    for (size_t i = 0; status == TN_OK && i < n; i++)
-        v[i] =
-            fmin(fmax(d->mean + d->deviation * normal_quantile((v[i] + 1) / 2), d->low), d->high);
+    for (size_t i = 0; status == TN_OK && i < n; i++) v[i] = quantile(d, (v[i] + 1) / 2);
     if (status == TN_OK) status = tn_copy_in(x, v, nbytes, TN_F64);
     tni_free(v, nbytes);
     return status;

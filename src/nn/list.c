@@ -227,11 +227,7 @@ tn_status tn_list_set(tn_list *list, const char *name, tn_tensor *t)
         return tni_error(TN_E_INVALID, "tn_list_set: the name is %s: want one that is not empty",
                          name ? "empty" : "NULL");
     tn_entry *e = (tn_entry *)tni_list_find(list, name);
-    if (!e) return add(list, name, t);
-    tn_tensor *old = e->tensor;
-    e->tensor = tn_keep(t);
-    tn_drop(old);
-    return TN_OK;
+    return e ? tni_hold(&e->tensor, t) : add(list, name, t);
 }
 
 tn_status tn_list_remove(tn_list *list, const char *name)

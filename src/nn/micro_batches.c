@@ -12,8 +12,6 @@
  * Source: Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample
  * variances (1979), eq. 2.1. In f64.
  */
-#include <tenon/recompute.h>
-
 #include "autograd/recompute.h"
 #include "nn/micro_batches.h"
 
@@ -33,16 +31,6 @@ void tni_batch_free(tni_batch *b)
     tni_room_free(&b->moved, &b->capacity, sizeof *b->moved);
     tni_map_free(&b->met);
     tni_free(b, sizeof *b);
-}
-
-/* Keeps t in place of what is there; false: t is NULL. */
-static bool hold(tn_tensor **held, tn_tensor *t)
-{
-    if (!t) return false;
-    tn_keep(t);
-    tn_drop(*held);
-    *held = t;
-    return true;
 }
 
 static int newest_of(const tni_batch *b, const tn_module *m)
@@ -72,9 +60,9 @@ tni_moved *tni_batch_add(tni_batch *b, tn_module *m, const tni_slot *slot, tn_te
         if (tni_map_put(&b->met, m, (void *)(intptr_t)(b->n + 1)) < 0) return NULL;
         moved->module = tn_module_keep(m);
     }
-    hold(&moved->buffer, buffer);
-    hold(&moved->var, var);
-    hold(&moved->start, start);
+    moved->buffer = tn_keep(buffer);
+    moved->var = tn_keep(var);
+    moved->start = tn_keep(start);
     b->n++;
     return moved;
 }
@@ -93,11 +81,10 @@ static tn_status add(tni_moved *moved, tn_tensor *x, tn_tensor *var, double n)
         tn_tensor *between = tn_mul_scalar(tn_square(apart), before * n / total);
         spread = tn_add(tn_add(moved->spread, spread), between);
     }
-    if (!mean || (var && !spread)) return tni_pending();
-    hold(&moved->value, mean);
-    hold(&moved->spread, spread); /* NULL changes nothing */
+    if (!mean) return tni_pending();
+    if (var) TNI_TRY(tni_hold(&moved->spread, spread));
     moved->n = total;
-    return TN_OK;
+    return tni_hold(&moved->value, mean);
 }
 
 static tn_status note(tn_module *m, const char *path, void *user)
@@ -184,9 +171,8 @@ static tn_status move_once(tni_batch *b)
         tni_moved *m = &b->moved[i];
         if (m->n == 0 || !m->var) continue;
         tn_tensor *var = tn_div_scalar(m->spread, m->biased ? m->n : m->n - 1);
-        if (!hold(&m->value, between(m->buffer, m->value, m->momentum)) ||
-            !hold(&m->spread, var ? between(m->var, var, m->momentum) : NULL))
-            return tni_pending();
+        TNI_TRY(tni_hold(&m->value, between(m->buffer, m->value, m->momentum)));
+        TNI_TRY(tni_hold(&m->spread, var ? between(m->var, var, m->momentum) : NULL));
     }
     for (int i = 0; i < b->n; i++) {
         const tni_moved *m = &b->moved[i];

@@ -282,6 +282,14 @@ tn_status tni_unread_fill(tn_list *list, const struct tn_optim *optimizer, bool 
 tn_status tni_unread_fill_small(tn_list *list); /* if it is not above tni_read_first bytes */
 extern int64_t tni_read_first;                  /* 64 MiB; tests change it */
 
+/* What does not fit, in a text that ends in "..." where it is too long. (state.c) */
+typedef struct tni_line {
+    char text[640];
+    size_t n;
+    int count;
+} tni_line;
+void tni_line_add(tni_line *l, const char *separator, const char *format, ...) TN_PRINTF(3, 4);
+
 /* The name of extra state within its module. */
 #define TNI_EXTRA_STATE "_extra_state"
 

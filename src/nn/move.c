@@ -24,11 +24,6 @@ static tn_dtype dtype_of(const tni_stage *stage, const tn_tensor *t)
     return tni_map_get(&stage->wide, t->storage) ? tni_wide_dtype(stage->dtype) : stage->dtype;
 }
 
-static bool casts(const tni_stage *stage, const tn_tensor *t)
-{
-    return dtype_of(stage, t) != t->dtype;
-}
-
 static bool moves(const tni_stage *stage, const tn_tensor *t)
 {
     tn_device at = t->storage->device;
@@ -37,7 +32,7 @@ static bool moves(const tni_stage *stage, const tn_tensor *t)
 
 static bool needs(const tni_stage *stage, const tn_tensor *t)
 {
-    return stage->copy || casts(stage, t) || moves(stage, t);
+    return stage->copy || dtype_of(stage, t) != t->dtype || moves(stage, t);
 }
 
 static tn_tensor *convert_one(const tni_stage *stage, tn_tensor *t)

@@ -8,14 +8,7 @@
  */
 #include "nn/module.h"
 
-/* Text that ends in "..." where it does not fit. */
-typedef struct line {
-    char text[640];
-    size_t n;
-    int count;
-} line;
-
-static void TN_PRINTF(3, 4) add_text(line *l, const char *separator, const char *format, ...)
+void tni_line_add(tni_line *l, const char *separator, const char *format, ...)
 {
     const size_t room = sizeof l->text - 4; /* "..." always fits */
     if (l->count++ && l->n < room)
@@ -54,7 +47,7 @@ typedef struct plan {
     bool may_fail_late;  /* hooks or extra state follow the copies */
     bool on_gpu;         /* a copy may fail */
     tni_map place, back; /* assigning: target -> source, source -> target */
-    line line[LINES];
+    tni_line line[LINES];
 } plan;
 
 /* Equal shapes; a 0-d tensor also takes shape [1]. Source: PyTorch 2.x */
@@ -69,21 +62,22 @@ static void compare(plan *p, const tn_entry *e, tn_tensor *source)
 {
     tn_tensor *t = e->tensor;
     if (!shape_fits(t, source)) {
-        add_text(&p->line[SHAPES], "\n", "  size mismatch for %s: the list has %s, the model %s",
-                 e->name, tni_shape_text(&source->shape), tni_shape_text(&t->shape));
+        tni_line_add(&p->line[SHAPES], "\n",
+                     "  size mismatch for %s: the list has %s, the model %s", e->name,
+                     tni_shape_text(&source->shape), tni_shape_text(&t->shape));
         return;
     }
     if (t->dtype != source->dtype && !p->options.assign) {
         bool floats = tn_dtype_is_float(t->dtype) && tn_dtype_is_float(source->dtype);
         if (!floats || !(p->options.cast || tni_stays_wide(e->role))) {
-            add_text(&p->line[DTYPES], "\n",
-                     "  dtype mismatch for %s: the list has %s, the model %s%s", e->name,
-                     tn_dtype_name(source->dtype), tn_dtype_name(t->dtype),
-                     floats ? " (the option cast converts)" : "");
+            tni_line_add(&p->line[DTYPES], "\n",
+                         "  dtype mismatch for %s: the list has %s, the model %s%s", e->name,
+                         tn_dtype_name(source->dtype), tn_dtype_name(t->dtype),
+                         floats ? " (the option cast converts)" : "");
             return;
         }
-        add_text(&p->line[CAST], ", ", "%s (%s to %s)", e->name, tn_dtype_name(source->dtype),
-                 tn_dtype_name(t->dtype));
+        tni_line_add(&p->line[CAST], ", ", "%s (%s to %s)", e->name, tn_dtype_name(source->dtype),
+                     tn_dtype_name(t->dtype));
     }
     p->steps[p->n++] = (step){ e, t, source, 0, NULL };
     p->on_gpu |= t->storage->device.type != TN_CPU;
@@ -108,7 +102,7 @@ static tn_status compare_all(plan *p)
         if (from)
             compare(p, e, from->tensor);
         else if (tni_map_get(&given, e->tensor)) /* under another name of a tied tensor */
-            add_text(&p->line[TIED], ", ", "\"%s\"", e->name);
+            tni_line_add(&p->line[TIED], ", ", "\"%s\"", e->name);
         else if (slot->since > tni_list_version_n(p->state, e->name, n))
             p->steps[p->n++] = (step){ e, e->tensor, TN_NONE, slot->since_value, NULL };
         else
@@ -122,20 +116,20 @@ static tn_status compare_all(plan *p)
 }
 
 /* The names as they are now: hooks may change them. */
-static const line *names_of(plan *p, int i, const tn_list *names)
+static const tni_line *names_of(plan *p, int i, const tn_list *names)
 {
-    p->line[i] = (line){ 0 };
+    p->line[i] = (tni_line){ 0 };
     for (int k = 0; names && k < names->n; k++)
-        add_text(&p->line[i], ", ", "\"%s\"", names->entry[k].name);
+        tni_line_add(&p->line[i], ", ", "\"%s\"", names->entry[k].name);
     return &p->line[i];
 }
 
 static tn_status verdict(plan *p)
 {
     bool strict = !p->options.non_strict;
-    const line *missing = names_of(p, MISSING, strict ? p->missing : NULL);
-    const line *unexpected = names_of(p, UNEXPECTED, strict ? p->unexpected : NULL);
-    const line *shapes = &p->line[SHAPES], *dtypes = &p->line[DTYPES];
+    const tni_line *missing = names_of(p, MISSING, strict ? p->missing : NULL);
+    const tni_line *unexpected = names_of(p, UNEXPECTED, strict ? p->unexpected : NULL);
+    const tni_line *shapes = &p->line[SHAPES], *dtypes = &p->line[DTYPES];
     bool names = missing->count || unexpected->count;
     bool sizes = shapes->count && !p->options.skip_mismatched;
     if (!names && !sizes && !dtypes->count) return TN_OK;
@@ -151,7 +145,7 @@ static tn_status verdict(plan *p)
 
 static void fill_report(plan *p, tn_load_report *r)
 {
-    const line *l = p->line;
+    const tni_line *l = p->line;
     size_t n = 0;
     names_of(p, MISSING, p->missing);
     names_of(p, UNEXPECTED, p->unexpected);

@@ -8,7 +8,6 @@
  * Source: Pascanu et al., On the difficulty of training recurrent neural networks (2013), algorithm
  * 1; the 1e-6 is PyTorch's.
  */
-#include "autograd/graph.h"
 #include "autograd/notify.h"
 #include "optim/optim.h"
 #include "tensor/formulas.h"

@@ -1,5 +1,4 @@
 /* groups.c - which parameters form a group: by predicate. */
-#include "nn/module.h"
 #include "optim/optim.h"
 
 tn_list *tn_list_filter(const tn_list *list, bool (*keep)(const tn_entry *entry, void *user),

@@ -4,7 +4,6 @@
 #include <ctype.h>
 
 #include "autograd/notify.h"
-#include "nn/module.h"
 #include "optim/optim.h"
 
 /* Refuses what an optimizer must not update, and names it. */

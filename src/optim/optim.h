@@ -7,8 +7,6 @@
 #pragma once
 
 #include "optim/serializer.h"
-#include "autograd/hook_list.h"
-#include "base/map.h"
 #include "tensor/optim_formulas.h"
 #include <tenon/optim.h>
 

@@ -9,7 +9,6 @@
  * Source: Micikevicius et al., Mixed Precision Training (2018), section 3.2; names, order of calls
  * and rounding: torch.amp.GradScaler.
  */
-#include "autograd/graph.h"
 #include "optim/optim.h"
 
 /* What the message of a captured step recommends. */

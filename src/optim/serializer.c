@@ -1,26 +1,7 @@
 /*
  * serializer.c - fields to and from a list of named tensors, with one message for all misfits.
  */
-#include "nn/module.h"
 #include "optim/serializer.h"
-
-void tni_serializer_note(tni_serializer *f, int misfit, const char *format, ...)
-{
-    char *text = f->text[misfit];
-    size_t size = sizeof f->text[misfit];
-    size_t used = strlen(text);
-    char item[256];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(item, sizeof item, format, args);
-    va_end(args);
-    f->n[misfit]++;
-    /* room is kept for ", ..." */
-    if (used + strlen(item) + 8 < size)
-        snprintf(text + used, size - used, "%s%s", used ? ", " : "", item);
-    else if (used + 6 <= size && (used < 3 || strcmp(text + used - 3, "...")))
-        snprintf(text + used, size - used, "%s...", used ? ", " : "");
-}
 
 /* ---- what loading changes -------------------------------------------------------------------- */
 
@@ -120,17 +101,17 @@ void tni_serializer_load(tni_serializer *f, const tn_list *from)
 tn_status tni_serializer_loaded(tni_serializer *f, const char *function)
 {
     static const char *const label[TNI_MISFITS] = { "missing", "unexpected", "mismatched" };
-    char text[1024] = "";
+    char text[1536] = "";
     for (int i = 0; f->status == TN_OK && i < f->from->n; i++)
         if (!f->used[i]) tni_serializer_note(f, TNI_UNEXPECTED, "%s", f->from->entry[i].name);
     tni_free(f->used, (size_t)f->from->n);
     for (int i = 0; i < TNI_MISFITS; i++) {
-        size_t n = strlen(text);
-        if (f->n[i])
-            snprintf(text + n, sizeof text - n, "%s%s %s", n ? "; " : "", label[i], f->text[i]);
+        const char *separator = text[0] ? "; " : "";
+        if (f->line[i].count)
+            tni_text_add(text, sizeof text, "%s%s %s", separator, label[i], f->line[i].text);
     }
     if (f->status != TN_OK || !text[0]) return f->status;
-    bool names = f->n[TNI_MISSING] || f->n[TNI_UNEXPECTED];
+    bool names = f->line[TNI_MISSING].count || f->line[TNI_UNEXPECTED].count;
     return tni_error(names ? TN_E_NAME : TN_E_SHAPE, "%s: %s: nothing was changed", function, text);
 }
 

@@ -8,9 +8,7 @@
  */
 #pragma once
 
-#include <tenon/nn.h>
-
-#include "tensor/internal.h"
+#include "nn/module.h"
 
 /* The largest step count that a file may hold: nobody takes so many, one more cannot overflow. */
 #define TNI_MOST_STEPS (INT64_MAX / 2)
@@ -27,8 +25,7 @@ typedef struct tni_serializer {
     bool *used;          /* which of its entries have been looked up */
     tn_status status;    /* of the first call that failed; later fields do nothing */
     tni_staged *staged;  /* loading: what has changed so far */
-    int n[TNI_MISFITS];  /* how many do not fit, and which */
-    char text[TNI_MISFITS][320];
+    tni_line line[TNI_MISFITS];
     char name[TNI_NAME_LIMIT + 64]; /* the current field's */
 } tni_serializer;
 
@@ -66,8 +63,8 @@ typedef struct tni_form {
 /* A tensor of that form. Loading copies the file's and puts a reference to the copy into *value;
  * value NULL: it is only compared. */
 void tni_field_tensor(tni_serializer *f, const char *name, const tni_form *form, tn_tensor **value);
-/* Notes a misfit (missing, unexpected or mismatched) and its name. */
-void tni_serializer_note(tni_serializer *f, int misfit, const char *format, ...) TN_PRINTF(3, 4);
+/* Notes a misfit (missing, unexpected or mismatched): format, and what it takes. */
+#define tni_serializer_note(f, misfit, ...) tni_line_add(&(f)->line[misfit], ", ", __VA_ARGS__)
 
 /* Loading: sets what has no field of its own: `size` bytes, 8 at most, or a tensor. */
 void tni_serializer_set(tni_serializer *f, void *place, const void *value, size_t size);

@@ -10,7 +10,6 @@
  * Loading changes all or nothing (serializer.h). State that another rank has is compared, not
  * copied.
  */
-#include "optim/serializer.h"
 #include "optim/optim.h"
 
 /* Number i of group k: a file holds it for the first group, and for others where it differs; of an
@@ -170,11 +169,7 @@ static tn_status ensure_state(const tn_optim *opt, tni_optim_param *p, int s)
             state = tn_to(state, form.device);
     }
     tni_alloc_lasting(lasting);
-    if (!state) return tni_pending();
-    if (state == p->state[s]) return TN_OK;
-    tn_drop(p->state[s]);
-    p->state[s] = tn_keep(state);
-    return TN_OK;
+    return state && state == p->state[s] ? TN_OK : tni_hold(&p->state[s], state);
 }
 
 tn_status tni_optim_ready(const tn_optim *opt, tni_optim_param *p)

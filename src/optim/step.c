@@ -8,8 +8,6 @@
  * before the last phase and send new values after it.
  */
 #include "autograd/notify.h"
-#include "autograd/op.h"
-#include "nn/module.h"
 #include "optim/optim.h"
 
 static const char f[] = "tn_optim_step";

@@ -3,7 +3,6 @@
  * checked and kept until all have been made; then they are copied into parameters and states.
  */
 #include "autograd/notify.h"
-#include "autograd/op.h"
 #include "optim/optim.h"
 
 static const char f[] = "tn_optim_step";

@@ -38,6 +38,7 @@
 #define TNI_BINARY_FUNCTIONS(F)                                                                    \
     F(remainder, 0, HEAVY, M(remainder)(x, y))                                                     \
     F(prelu, 0, LIGHT, x > (R)0 ? x : y * x)                                                       \
+    F(unpack, 0, LIGHT, (x < (R)128 ? x : x - (R)256) * y) /* x: a signed byte as u8 */            \
     F(prelu_weight_grad, 0, LIGHT, y > (R)0 ? (R)0 : x * y)                                        \
     F(glu, 0, HEAVY, x * M(sigmoid)(y))                                                            \
     F(nan_to_num, 2, LIGHT, x != x ? y : x == (R)INFINITY ? p : x == -(R)INFINITY ? q : x)         \

@@ -37,10 +37,10 @@ static pthread_once_t once[2] = { PTHREAD_ONCE_INIT, PTHREAD_ONCE_INIT };
 static void describe(char *to, const char *cuda)
 {
     static const char *const flavour[] = { "one thread", "pthread", "OpenMP" };
-    const tni_onednn *onednn = tni_onednn_module();
     int parallel = openblas_get_parallel();
     const char *amx = tni_product_amx_f32() ? ", products of f32 and bf16 by AMX"
                       : tni_has_amx()       ? ", products of bf16 by AMX"
+                      : tni_has_dots()      ? ", products of bf16 by AVX512-BF16"
                       : tni_amx_why()       ? ", AMX is not used: "
                                             : "";
     snprintf(to, sizeof text[0],
@@ -48,18 +48,12 @@ static void describe(char *to, const char *cuda)
              "compiler: %s\n"
              "build: %s%s\n"
              "BLAS: %s (%s flavour)\n"
-             "oneDNN: %s%s\n"
              "SIMD: %s%s%s\n"
              "threads: %d of %d processors\n"
              "CUDA: %s\n",
              TN_VERSION, COMPILER, OPTIMISED, SANITISED, openblas_get_config(),
-             parallel >= 0 && parallel <= 2 ? flavour[parallel] : "unknown",
-             onednn ? onednn->version : tni_onednn_why(),
-             !onednn                          ? ""
-             : onednn->bf16 && !tni_has_amx() ? " (products of f32 and bf16)"
-                                              : " (products of f32)",
-             tni_cpu_simd(), amx, tni_amx_why() ? tni_amx_why() : "", tn_num_threads(),
-             tni_processors(), cuda);
+             parallel >= 0 && parallel <= 2 ? flavour[parallel] : "unknown", tni_cpu_simd(), amx,
+             tni_amx_why() ? tni_amx_why() : "", tn_num_threads(), tni_processors(), cuda);
 }
 
 static void describe_cpu(void)

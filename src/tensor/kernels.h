@@ -515,6 +515,8 @@ typedef struct tni_backend {
     /* For many products that differ only in a and c: writes b in the order in which they read it.
      * Returns how many elements that takes; to may be NULL. 0: b is best read as it is. */
     int64_t (*pack)(const tni_gemm *g, void *to);
+    /* NULL, or whether it computed g, of few rows: b is bytes with scales (ops/linear_int8.c). */
+    bool (*few_bytes)(const tni_gemm *g, int64_t groups);
 
     /* tn_status (*softmax)(const tni_softmax *a), and so on */
 #define TNI_SLOT(name) tn_status (*name)(const tni_##name *a);

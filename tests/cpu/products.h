@@ -23,7 +23,8 @@ static inline tni_product product_of(const tni_gemm *g)
                           g->b,
                           g->bias,
                           g->c,
-                          NULL };
+                          NULL,
+                          0 };
 }
 
 #endif

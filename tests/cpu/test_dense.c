@@ -415,8 +415,8 @@ START_TEST(conv2d_second_derivatives)
 }
 END_TEST
 
-/* Padding on one side is that of x with zeros around it, by every way to compute: Winograd's,
- * oneDNN's and AMX's sizes, strides, images of one row. */
+/* Padding on one side is that of x with zeros around it, by every way to compute: Winograd's
+ * and squares' sizes, strides, images of one row. */
 static const conv_case sided_cases[] = {
     { 5, 16, 12, 13, 16, 3, 3, { .padding = { 2, 0 }, .use_padding_end = true } },
     { 5, 16, 12, 16, 16, 3, 3, { .padding = { 0, 1 }, .padding_end = { 7, 5 } } },

@@ -5,7 +5,7 @@
  * Seen to fail: in tile.c, sums of the first steps forgotten at the next, a strip's end not
  * packed, vectors read beyond the end of an operand, f16 taken for f32, of few columns a bias that
  * is the first square's, C not added to and sums in another order (tile_edges), a longer inner axis
- * not refused (tile_refuses); in few.c, the last steps left out (few_rows); in amx.c, a square's
+ * not refused (tile_refuses); in few.c, the last steps left out (few_rows); of squares.c, the
  * last tile multiplied by its neighbour's, a later part's packed B taken for the first's and, not
  * inlined, gcc 12's assignments to a tile configuration (amx_edges), of f32 any of the six products
  * left out, parts cut off in place of rounded, sums that are not finite left so, or computed from
@@ -487,8 +487,8 @@ START_TEST(amx_bf16_denormals)
     for (int i = 0; i < 4; i++) {
         uint16_t left = tn_to_bf16(a[i]), right = tn_to_bf16(b[i]);
         float c = NAN;
-        tni_product p = { 1,     1,     1,     1,     1,      1,    TN_BF16, TN_F32,
-                          false, false, false, &left, &right, NULL, &c,      NULL };
+        tni_product p = { 1,     1,     1,     1,      1,    1,  TN_BF16, TN_F32, false,
+                          false, false, &left, &right, NULL, &c, NULL,    0 };
         ck_assert(tni_product_by_amx(&p));
         ck_assert_msg(c == want[i], "%g times %g is %g, not %g", (double)a[i], (double)b[i],
                       (double)c, (double)want[i]);

@@ -166,11 +166,11 @@ START_TEST(pieces_round_once)
         rounds_once("avg_pool2d", f_averages, &x, 1, d);
         rounds_once("its gradient", f_averages_grad, (tn_tensor *[]){ x, seed }, 2, d);
         rounds_once("batch_norm", f_norm, (tn_tensor *[]){ x, w, b }, 3, d);
-        for (int k = 1; k <= 3 && c < 16; k += 2) { /* of 16 channels oneDNN's kernels */
+        for (int k = 1; k <= 3 && c < 16; k += 2) { /* of 16 channels squares */
             tn_tensor *taps = random_as(TN_SHAPE(7, c, k, k), -1, 1, 5, TN_F32);
             tn_tensor *bias = random_as(TN_SHAPE(7), -1, 1, 6, TN_F32);
             tn_tensor *dy = random_as(TN_SHAPE(n, 7, h, wide), -1, 1, 7, TN_F32);
-            /* oneDNN adds in another order where rows are further apart */
+            /* sums are made in another order where rows are further apart */
             double error = c * h * wide < 2048 ? 0 : 1e-3;
             rounds("conv2d", f_conv_plain, (tn_tensor *[]){ x, taps, bias }, 3, d, error);
             rounds("its gradients", f_conv_grad, (tn_tensor *[]){ x, taps, bias, dy }, 4, d, error);

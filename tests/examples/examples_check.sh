@@ -285,7 +285,7 @@ check 'gpt, no such text' fails 'no-such-file: No such file' "$gpt" no-such-file
 # ---- lm -----------------------------------------------------------------------------------------
 few=(--text text --steps 30 --context 32 --batch 4)
 mkdir small
-echo '{"model_type": "llama", "vocab_size": 257, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+echo '{"model_type": "llama", "vocab_size": 257, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1,
     "num_attention_heads": 2, "max_position_embeddings": 64, "dtype": "float32"}' >small/config.json
 perplexity() { sed -nE 's/.*perplexity ([0-9.]+),.*/\1/p' said; }
 check 'lm train' says '^step 30: loss [0-9.]+, held out' "$lm" train small "${few[@]}"
@@ -295,7 +295,13 @@ check 'lm, it learned' test "$(cut -d. -f1 <<<"$known")" -lt 200
 check 'lm tune' says '^step 30: loss' "$lm" tune small "${few[@]}" --save tuned --lr 0.01
 check 'lm score, tuned' says perplexity "$lm" score tuned --text text --context 64
 check 'lm, it learned more' test "$(perplexity | cut -d. -f1)" -lt "$(cut -d. -f1 <<<"$known")"
+tuned=$(perplexity)
 check 'lm score, bf16' says perplexity "$lm" score tuned --text text --context 64 --bf16
+check 'lm score, int8' says perplexity "$lm" score tuned --text text --context 64 --int8
+check 'lm, int8 to 1 %' awk -v a="$tuned" -v b="$(perplexity)" 'BEGIN { exit !(a != b && a / b < 1.01 && b / a < 1.01) }'
+check 'lm tune, int8' says '^step 30: loss' "$lm" tune small "${few[@]}" --save thin --rank 2 --int8
+check 'lm write, int8' says '^9 tokens, ' "$lm" write small --adapter thin --int8 --prompt 'And ' --tokens 9
+check 'lm tune, int8 alone' refused '--int8: want --rank or --adapter' "$lm" tune small "${few[@]}" --save thin --int8
 check 'lm write' says '^9 tokens, ' "$lm" write tuned --prompt 'And ' --tokens 9 --temperature 1
 check 'lm chat' says '^> ' "$lm" chat tuned --tokens 3 --format chatml <<<$'Hello\n\n'
 check 'lm, no command' refused 'no command fly: want train' "$lm" fly small

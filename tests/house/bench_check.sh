@@ -55,6 +55,7 @@ check 'loader, checksum' same "$(printf %.3f "$(metric checksum "$dir/said")")" 
 check 'loader, no folder' exits 1 "$dir/none/train-images-idx3-ubyte.gz" "$loader" --data "$dir/none"
 
 check 'decode' exits 0 'tenon_linear_33x64_rows16_bf16,GB/s,' "$decode" --config tiny --steps 1 --precision bf16
+check 'decode, int8' exits 0 'tenon_linear_33x64_rows16_int8,GB/s,' "$decode" --config tiny --steps 1 --int8
 
 # Every op in f32; in bf16 all rows stand there, measured or named as left out.
 check 'ops, f32' exits 0 'tenon_max_pool_f32,us_forward_backward,' "$ops" --config tiny --steps 1 --precision f32

@@ -7,7 +7,7 @@
 #
 # Seen to fail: a number changed in a quoted output, a name in quoted C, an exercise without its hole, a solution
 # with one, a hole's check that ends in right() at once, a mistake of the clinic mended; a hint taken out, a number
-# changed in a figure, a figure that no chapter shows, a chapter without a lesson of the live page or with another name.
+# changed in a figure, a figure that no chapter shows, a chapter without a place of the live page or with another name.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 TENON_BUILD=$(cd "$1" && pwd)
@@ -152,7 +152,7 @@ def blocks(page):
 
 
 # "": the page itself
-known = set("bias vanishing single eval table decay clipping warmup tied momentum".split()) | {""}
+known = {f"lesson={name}" for name in "bias vanishing single eval table decay clipping warmup tied momentum".split()} | {"data=digits", "slow"}
 shown_images = set()
 pages = sorted(glob.glob("[0-9][0-9]-*.md"))
 for page in pages:
@@ -179,9 +179,9 @@ for page in pages:
         number = exercise[-3]
         if f"({exercise})" not in text or f"`docs/guide/try {chapter} {number}`" not in text:
             complain(page, f"it does not name {exercise} with its command")
-    lessons = re.findall(r"live\.html#(?:lesson=(\w+))?", text) + re.findall(r"`#lesson=(\w+)`", text)
-    if not lessons or not set(lessons) <= known:
-        complain(page, f"lessons of the live page: {lessons}, want some of {sorted(known)}")
+    places = re.findall(r"live\.html#([\w=]*)", text) + re.findall(r"`#(lesson=\w+)`", text)
+    if not places or not set(places) <= known:
+        complain(page, f"places of the live page: {places}, want some of {sorted(known)}")
     shown_images |= set(re.findall(r"!\[.+?\]\((images/[\w-]+\.svg)\)", text, re.S))
 for image in set(glob.glob("images/*")) ^ shown_images:
     complain(image, "no chapter shows it with a text in its place, or it is not there")

@@ -49,7 +49,7 @@ for script in "$dir/a copy"/scripts/* "$dir/a copy"/bench/*.sh; do
     done
 done
 s="$dir/a copy/scripts" b="$dir/a copy/bench"
-# A program alone would run without oneDNN, and not at all under mpirun. Modules of GPUs are for --device, which builds all.
+# A program alone would not run under mpirun. Modules of GPUs are for --device, which builds all.
 modules=$(cd "$build/src" && find . -name 'libtenon-*.so' -not -path './cuda/*' -not -name libtenon-trace.so -not -name libtenon-lm.so | sort) # which the example links
 [ -z "$modules" ] || check 'demo, with all modules' same "$(ninja -C "$build" -t query demo | sed -n 's|^.* src/\(.*/libtenon-.*\)|./\1|p' | sort)" \
     "$modules"

@@ -14,7 +14,7 @@ for id in $facts; do
     # RB_07 in a test's name, RB-07 in a comment; SGD as a word
     word=${id/-/[-_]}
     has_test=false has_reason=false
-    if grep -qE "(^|[^A-Za-z0-9])$word([^0-9A-Za-z]|$)" "$root"/tests/*/*.c; then has_test=true; fi
+    if grep -qE "(^|[^A-Za-z0-9])$word([^0-9A-Za-z]|$)" "$root"/tests/*/*.c "$root"/tests/*/*/*.c; then has_test=true; fi
     if grep -qxF "$id" <<<"$excluded"; then has_reason=true; fi
     case $has_test-$has_reason in
     true-false) tested=$((tested + 1)) ;;

@@ -375,7 +375,7 @@ START_TEST(nothing_whole_is_there)
     assert_ok(save_at(m, 0, 1));
     ck_assert_int_eq(latest(), 0);
     char path[1024];
-    assert_fails(tn_checkpoint_latest(in_folder("none"), NAME, path, sizeof path), TN_E_IO,
+    assert_fails(tn_checkpoint_latest(in_folder("none"), NAME, path, sizeof path), TN_E_NAME,
                  "No such file or directory");
     assert_fails(tn_checkpoint_latest(in_folder(file_of(1)), NAME, path, sizeof path), TN_E_IO,
                  "Not a directory");

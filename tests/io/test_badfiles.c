@@ -276,6 +276,7 @@ START_TEST(H2_sizes_before_the_header)
         { "epoch 1\nloss 2", 14, "not a safetensors file: text" },
         { "version https://git-lfs.github.com/spec/v1", 42,
           "not a safetensors file: a pointer of Git LFS, not the file itself (git lfs pull)" },
+        { "And\tit came\n", 12, "not a safetensors file: text" },
     };
     for (int i = 0; i < COUNT(others); i++)
         refused(others[i].text, write_bytes("f", others[i].bytes, others[i].n), TN_E_FORMAT,

@@ -171,7 +171,7 @@ START_TEST(refusals_change_nothing)
         { "fc1,q_proj",
           { 0 },
           TN_E_NAME,
-          "tn_lora: \"q_proj\" fits no Linear: want one as \"*.q_proj\"" },
+          "tn_lora: \"q_proj\" fits no Linear: want a pattern of names such as \"head\" (*" },
         { "norm", { 0 }, TN_E_NAME, "\"norm\" fits no Linear" },
         { "", { 0 }, TN_E_NAME, "\"\" fits no Linear" },
         { NULL, { 0 }, TN_E_INVALID, "tn_lora: patterns is NULL" },

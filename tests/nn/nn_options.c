@@ -1,6 +1,6 @@
 /*
  * nn_options.c - every field of every options struct of the public headers: what zero means, that
- * another value has an effect, that a bad one is refused and named. The rows are in options_*.c;
+ * another value has an effect, that a bad one is refused and named. The rows are in options/;
  * the headers are read to see that no field lacks one.
  *
  * Seen to fail: beta2 left at 0 for a zero field in src/optim/optimizers.c: the row beta2 fails;
@@ -12,7 +12,7 @@
 #include <dirent.h>
 #include <stdlib.h>
 
-#include "options.h"
+#include "nn/options/options.h"
 #include "scarce.h"
 
 #define HEADERS "../../include/tenon"

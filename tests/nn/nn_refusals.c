@@ -221,9 +221,9 @@ START_TEST(arrays_that_are_not_there)
                 "NULL");
     tn_module *empty = owned(tn_sequential_from(NULL, 0));
     assert_made(tn_forward(empty, x));
-    assert_fails(tn_call(m, 1, NULL, 1, &y), TN_E_INVALID, "without an array");
+    assert_fails(tn_call(m, 1, NULL, 1, &y), TN_E_INVALID, "1 inputs at NULL");
     assert_fails(tn_call(m, -1, &x, 1, &y), TN_E_INVALID, "-1 inputs");
-    assert_fails(tn_call(m, 1, &x, 1, NULL), TN_E_INVALID, "without an array");
+    assert_fails(tn_call(m, 1, &x, 1, NULL), TN_E_INVALID, "1 outputs at NULL");
     assert_fails(tn_call(m, 1, &x, 0, &y), TN_E_INVALID, "0 outputs");
 }
 END_TEST

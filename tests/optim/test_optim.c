@@ -399,7 +399,7 @@ START_TEST(OPT_03_names_are_kept)
 }
 END_TEST
 
-/* What nn/options_optim.c does not have: numbers that are not finite, and pairs that do not fit. */
+/* What nn/options/optim.c does not have: numbers that are not finite, and pairs that do not fit. */
 START_TEST(OPT_06_bad_numbers)
 {
     tn_list *l = one(leaf(TN_SHAPE(3), 1, TN_F32));

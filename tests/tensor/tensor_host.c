@@ -66,10 +66,12 @@ static bool cpuinfo_has(const char *feature)
 
 START_TEST(fast_bf16)
 {
-    bool processor = cpuinfo_has(" avx512_bf16") || cpuinfo_has(" amx_bf16");
-    bool used = strstr(tn_info(), "(products of f32 and bf16)") != NULL ||
-                strstr(tn_info(), "bf16 by AMX") != NULL;
+    bool processor = cpuinfo_has(" amx_bf16") ||
+                     (cpuinfo_has(" avx512_bf16") && (cpuinfo_has("AMD") || getenv("TN_DOTS")));
+    bool used = strstr(tn_info(), "bf16 by AMX") || strstr(tn_info(), "bf16 by AVX512-BF16");
     ck_assert_int_eq(tn_bf16_is_fast(tn_cpu()), processor && used);
+    if (processor && strstr(tn_info(), "SIMD: avx512") && !getenv("TN_AMX") && !getenv("TN_DOTS"))
+        ck_assert_msg(used, "%s", tn_info());
     ck_assert(!tn_bf16_is_fast(tn_cuda(tn_cuda_device_count())));
     ck_assert(!tn_bf16_is_fast(tn_cuda(-1)));
     ck_assert_int_eq(tn_error_status(), TN_OK);

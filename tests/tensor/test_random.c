@@ -214,11 +214,17 @@ START_TEST(TR_01_truncated_normals_are_drawn_by_refusing)
         for (int64_t i = 0; i < 40; i++)
             ck_assert_double_eq_tol(tn_at(t, TN_INDEX(i / 8, i % 8)), want[i], 1e-12);
     }
-    /* cuts that hardly any uniform number passes terminate too, and hold */
-    tn_tensor *t = tn_empty(TN_SHAPE(1000));
+    /* cuts that hardly any uniform number passes terminate too, and hold: erf(y / sqrt 2) = u */
+    tn_tensor *t = tn_empty_as(TN_SHAPE(1000), TN_F64, tn_cpu()), *u = tn_empty_like(t);
+    tn_manual_seed(7);
     assert_ok(tn_init_truncated_normal(t, 0, 1, 3, 1e9));
-    ck_assert_double_ge(tn_item(tn_amin(t, NULL, 0, false)), 3);
-    ck_assert_double_lt(tn_item(tn_amax(t, NULL, 0, false)), 8);
+    tn_manual_seed(7);
+    assert_ok(tn_uniform_(u, erf(3 * M_SQRT1_2), 1));
+    for (int64_t i = 0; i < 1000; i++) {
+        const double y = tn_at(t, TN_INDEX(i));
+        ck_assert(y >= 3 && y < 9);
+        ck_assert_double_eq_tol(erf(y * M_SQRT1_2), tn_at(u, TN_INDEX(i)), 1e-14);
+    }
     assert_ok(tn_init_truncated_normal(t, 0, 1, 3, INFINITY));
     ck_assert_double_ge(tn_item(tn_amin(t, NULL, 0, false)), 3);
     assert_fails(tn_init_truncated_normal(t, NAN, 1, 3, 4), TN_E_INVALID, "mean nan");

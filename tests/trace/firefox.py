@@ -1,4 +1,5 @@
 """A headless Firefox, driven over Marionette with nothing but Python's standard library."""
+import base64
 import json
 import os
 import shutil
@@ -6,6 +7,9 @@ import socket
 import subprocess
 import tempfile
 import time
+
+
+KEYS = {'Tab': '\ue004', 'Enter': '\ue007', 'Escape': '\ue00c', 'ArrowUp': '\ue013', 'ArrowRight': '\ue014', 'ArrowDown': '\ue015'}
 
 
 def program():
@@ -20,7 +24,8 @@ class Firefox:
         self.folder, self.next_id, self.pending = tempfile.mkdtemp(prefix='tenon-firefox-'), 0, b''
         with open(os.path.join(self.folder, 'user.js'), 'w', encoding='utf-8') as file:
             file.write('user_pref("marionette.port", 0);\n')
-        self.process = subprocess.Popen([path, '--headless', '--no-remote', '--marionette', '--profile', self.folder],
+        self.process = subprocess.Popen([path, '--headless', '--no-remote', '--marionette', '--remote-allow-system-access',
+                                         '--profile', self.folder],
                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         until, port = time.monotonic() + patience, os.path.join(self.folder, 'MarionetteActivePort')
         while not os.path.exists(port) or not open(port, encoding='utf-8').read():
@@ -61,6 +66,26 @@ class Firefox:
     def js(self, expression):
         """The value of an expression in the page, awaited."""
         return self.call('WebDriver:ExecuteScript', script=f'return (async () => ({expression}))()', args=[])
+
+    def press(self, key, times=1):
+        """A key, as the keyboard sends it: a name or one character."""
+        value = KEYS.get(key, key)
+        strokes = [{'type': kind, 'value': value} for kind in ('keyDown', 'keyUp')] * times
+        self.call('WebDriver:PerformActions', actions=[{'type': 'key', 'id': 'keyboard', 'actions': strokes}])
+
+    def complaints(self):
+        """What the scripts of pages on this disk threw, and what was refused them, so far."""
+        self.call('Marionette:SetContext', value='chrome')
+        said = self.call('WebDriver:ExecuteScript', args=[], script="""return Services.console.getMessageArray().filter((m) =>
+            m instanceof Ci.nsIScriptError && m.sourceName.startsWith('file:')).map((m) => m.errorMessage)""")
+        self.call('Marionette:SetContext', value='content')
+        return said
+
+    def picture(self, path):
+        """A picture of the page, as PNG."""
+        data = self.call('WebDriver:TakeScreenshot', full=False, hash=False)
+        with open(path, 'wb') as file:
+            file.write(base64.b64decode(data))
 
     def close(self):
         """Ends the browser and removes what it wrote."""

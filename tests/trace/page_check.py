@@ -955,23 +955,39 @@ def pictures(page):
 
 
 def in_firefox(folder):
-    """The same page in Firefox, where there is one: drawn, played, without overflow. Passed and failed."""
+    """The same page in Firefox, where there is one: drawn and played by keys, without overflow, to be read in light and
+    dark; Tab reaches all; nothing is complained of. Passed and failed."""
     CHECKED.update(passed=0, failed=0)
     if not firefox.program():
         print('Firefox: there is none, nothing checked')
         return dict(CHECKED)
     other = firefox.Firefox(firefox.program())
+    dark = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0] < 80"
     try:
         for name in ('mlp', 'cnn', 'transformer', 'pictures'):
             for width, height in ((1280, 886), (800, 686)):
                 other.open(f'file://{folder}/{name}.html', width, height)
                 drawn = f'(async () => {{ {DRAWN.strip()[len("(async () => {"):-len("})()")]}; return document.querySelectorAll(".item").length }})()'
                 check(f'Firefox: {name} is drawn at {width}', other.js(drawn) > 2)
-                where = other.js("""(() => { const key = (k) => document.body.dispatchEvent(new KeyboardEvent('keydown', { key: k, bubbles: true }));
-                    key('ArrowRight'); key('ArrowRight'); return document.getElementById('where').textContent })()""")
+                other.press('ArrowRight', 2)
+                where = other.js("document.getElementById('where').textContent")
                 check(f'Firefox: {name} plays', 'forward 2 of' in where, where)
                 wide = other.js('document.documentElement.scrollWidth - innerWidth')
                 check(f'Firefox: {name} fits {width}', wide <= 0, wide)
+                schemes = set()
+                for _ in range(2):
+                    schemes.add(other.js(dark))
+                    poor = other.js(CONTRAST)
+                    check(f'Firefox: {name}, contrast of at least 4.5 at {width}', not poor, poor[:4])
+                    other.press('d')
+                check(f'Firefox: {name}, d switches', len(schemes) == 2)
+            seen = set()
+            for _ in range(60):
+                other.press('Tab')
+                seen.add(other.js('document.activeElement.id || document.activeElement.dataset.key || ""'))
+            check(f'Firefox: Tab reaches all of {name}', {'search', 'predict', 'theme', 'play', 'slider', 'fold'} <= seen, seen)
+        said = other.complaints()
+        check('Firefox complains of nothing', not said, said[:3])
     finally:
         other.close()
     return dict(CHECKED)

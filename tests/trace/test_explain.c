@@ -947,5 +947,6 @@ Suite *test_suite(void)
     tcase_add_test(t, what_the_docs_show);
     explain_summary_cases(s);
     explain_mistakes_cases(s);
+    explain_settings_cases(s);
     return s;
 }

@@ -11,6 +11,7 @@ void trace_ways_cases(Suite *suite);
 void trace_ends_cases(Suite *suite);
 void explain_summary_cases(Suite *suite);
 void explain_mistakes_cases(Suite *suite);
+void explain_settings_cases(Suite *suite);
 
 static inline tn_tensor *leaf(tn_shape shape, double value, const char *name)
 {

@@ -229,8 +229,7 @@ static tn_tensor *later_keys(const tn_tensor *scores)
 {
     int rank = scores->shape.rank;
     tn_shape shape = TN_SHAPE(scores->shape.size[rank - 2], scores->shape.size[rank - 1]);
-    tn_tensor *ones = tn_full_as(shape, 1, scores->dtype, scores->storage->device);
-    return tn_gt_scalar(tn_triu(ones, 1), 0);
+    return tn_triu(tn_full_as(shape, 1, TN_BOOL, scores->storage->device), 1);
 }
 
 tn_tensor *tni_attention_weights(tn_tensor *q, tn_tensor *k, tn_tensor *mask, double scale,

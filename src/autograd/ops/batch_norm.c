@@ -10,7 +10,7 @@
  * backward. It writes their new values to outputs of its own; tn_batch_norm copies those into the
  * buffers once nothing can fail any more.
  */
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 
 enum { X, WEIGHT, BIAS, RUNNING_MEAN, RUNNING_VAR, INPUTS };
 
@@ -150,9 +150,8 @@ TNI_OP(batch_norm, INPUTS, "y = w (x - mean) / sqrt(var + eps) + b per channel",
 /* Overwrites a running buffer with its new values. */
 static tn_status commit(tn_tensor *running, const tn_tensor *next)
 {
-    tni_copy a = { .y = tni_array_of(running), .x = tni_array_of(next) };
     tni_bump_version(running);
-    return tni_backend_of(running)->copy(&a);
+    return tni_put_last(running, next);
 }
 
 /* Running statistics take no part in gradients, even if a user set requires_grad on them. */

@@ -5,7 +5,7 @@
  * Where a result's size or an error depends on values, the host reads them: then a GPU is waited
  * for, and a captured step refuses. Counts and places are whole numbers in f64, exact up to 2^53.
  */
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 
 static bool refused(const char *function)
 {

@@ -18,7 +18,7 @@
  * its gradient are linear, with one matrix: each one's gradient is the other, so second derivatives
  * need no code of their own.
  */
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 
 typedef struct class_args {
     int axis; /* of the classes */

@@ -5,7 +5,7 @@
  * Targets and lengths are checked on the host, which makes one table of them for the kernels: a row
  * for each sequence, of its steps, its number of labels, the labels, and room for longer ones.
  */
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 
 typedef struct ctc_args {
     int64_t blank;

@@ -5,7 +5,7 @@
  * the counters (seed, offset) that forward reserved. Source: Srivastava et al. (2014), section 10
  * (scaling).
  */
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 
 typedef struct dropout_args {
     double p;

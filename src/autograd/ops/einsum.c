@@ -7,7 +7,7 @@
  * summed, the others are rows and columns. The next two are those with the smallest result, their
  * own sizes taken off.
  */
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 
 /* A-Z, a-z, and the axes of "...", counted from the last one. */
 enum { LETTERS = 52, LABELS = LETTERS + TN_MAX_RANK, OPERANDS = 32, MOST = 3 * TN_MAX_RANK };

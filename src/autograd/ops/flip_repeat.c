@@ -7,7 +7,7 @@
  * axis, as over any broadcast.
  */
 #include "autograd/ops/reduce.h"
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 
 /* ---- flip ------------------------------------------------------------------------------------ */
 

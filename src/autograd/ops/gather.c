@@ -8,7 +8,7 @@
  * the order of the index; the padding row gets no gradient (forward reads it like any other).
  * Source of embedding: Mikolov et al. (2013), section 2.1 (projection layer).
  */
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 #include "autograd/notify.h"
 
 /* ---- indices --------------------------------------------------------------------------------- */

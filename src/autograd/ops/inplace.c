@@ -331,19 +331,3 @@ tn_status tni_change_all(const char *function, int n, tni_change (*each)(const v
     tni_free(call, nbytes);
     return status;
 }
-
-tn_status tni_copy_last(const tni_backend *backend, const tni_array *y, const tni_array *x)
-{
-    tni_saved_error before;
-    tni_error_save(&before);
-    if (backend->copy(&(tni_copy){ .y = *y, .x = *x }) == TN_OK) return TN_OK;
-    tn_status status = backend->copy(&(tni_copy){ .y = *y, .x = *x });
-    if (status == TN_OK) tni_error_restore(&before);
-    return status;
-}
-
-tn_status tni_put_last(const tn_tensor *to, const tn_tensor *from)
-{
-    tni_array y = tni_array_of(to), x = tni_array_of(from);
-    return tni_copy_last(tni_backend_of(to), &y, &x);
-}

@@ -4,7 +4,7 @@
  *   cat: y = x_0, x_1, ... one after another along an axis;  dx_k = the k-th slice of dy (a view)
  *   stack: cat along a new axis.
  */
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 
 static tn_status cat_shape(tni_call *c)
 {

@@ -12,7 +12,7 @@
  */
 #include <float.h>
 
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 
 typedef struct ln_args {
     int n_axes, groups; /* of group norm n_axes, of the others groups is 0 */

@@ -84,5 +84,7 @@ tn_tensor *tni_linear_wide(tn_tensor *x, tn_tensor *weight, tn_tensor *bias)
 
 tn_tensor *tn_linear(tn_tensor *x, tn_tensor *weight, tn_tensor *bias)
 {
+    if (weight && weight->dtype == TN_U8)
+        return tni_linear_bytes(x, weight, bias); /* not TN_NONE */
     return tni_apply(&op_linear, NULL, 0, 3, (tn_tensor *[]){ x, weight, bias });
 }

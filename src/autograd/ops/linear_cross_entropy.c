@@ -12,7 +12,7 @@
  * With several orders of derivatives backward computes all logits again, with ops.
  */
 #include "autograd/ops/products.h"
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 #include "tensor/formulas.h"
 
 enum { X, W, B, TARGET, WEIGHT, SCALE, N_IN };

@@ -19,7 +19,7 @@
  * cuts its logarithms at -100, but not their slopes, whose divisor p (1 - p) is at least 1e-12.
  */
 #include "autograd/ops/elementwise.h"
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 
 tn_tensor *tni_reduce_loss(const char *function, tn_tensor *rows, tn_reduction reduction,
                            tn_dtype dtype)
@@ -40,7 +40,10 @@ tn_tensor *tni_ignored_rows(tn_tensor *target, int64_t ignore)
     return tn_logical_or(ignored, tn_eq_scalar(target, (double)ignore));
 }
 
-bool tni_is_pair(const char *function, const char *a, tn_tensor **pa, const char *b, tn_tensor **pb)
+/* Whether two floating tensors have one shape and dtype, by their names in messages; inside
+ * tn_set_autocast they become f32. */
+static bool is_pair_of(const char *function, const char *a, tn_tensor **pa, const char *b,
+                       tn_tensor **pb)
 {
     const tn_tensor *x = *pa = tni_autocast_f32(*pa), *y = *pb = tni_autocast_f32(*pb);
     if (!tni_present(function, a, x) || !tni_present(function, b, y)) return false;
@@ -54,7 +57,8 @@ bool tni_is_pair(const char *function, const char *a, tn_tensor **pa, const char
     return true;
 }
 
-bool tni_is_beside(const char *function, const char *name, tn_tensor **pw, const tn_tensor *x)
+/* Whether w is TN_NONE, or broadcasts to x and has its dtype; inside tn_set_autocast as above. */
+static bool is_beside(const char *function, const char *name, tn_tensor **pw, const tn_tensor *x)
 {
     if (!*pw) return tni_poisoned_optional(function, name) != NULL;
     const tn_tensor *w = *pw = tni_autocast_f32(*pw);
@@ -70,7 +74,7 @@ bool tni_is_beside(const char *function, const char *name, tn_tensor **pw, const
 
 static bool is_pair(const char *function, tn_tensor **x, tn_tensor **target)
 {
-    return tni_is_pair(function, "x", x, "target", target);
+    return is_pair_of(function, "x", x, "target", target);
 }
 
 /* of(x - target) */
@@ -154,7 +158,7 @@ TNI_OP(bce_with_logits, 2, "y = (p - t) x + ln(1 + e^-|x|), p = x > 0",
 tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_weight,
                               tn_reduction reduction)
 {
-    if (!is_pair(__func__, &x, &target) || !tni_is_beside(__func__, "pos_weight", &pos_weight, x))
+    if (!is_pair(__func__, &x, &target) || !is_beside(__func__, "pos_weight", &pos_weight, x))
         return NULL;
     tn_scope scope = tn_scope_begin();
     tn_tensor *in[2] = { tni_wide(x), tni_wide(target) }, *w = tni_wide(pos_weight);
@@ -218,8 +222,8 @@ TNI_OP(bce_loss, 2, "y = -t log p - (1 - t) log(1 - p)",
 
 tn_tensor *tn_bce_loss(tn_tensor *p, tn_tensor *target, tn_tensor *weight, tn_reduction reduction)
 {
-    if (!tni_is_pair(__func__, "p", &p, "target", &target) ||
-        !tni_is_beside(__func__, "weight", &weight, p))
+    if (!is_pair_of(__func__, "p", &p, "target", &target) ||
+        !is_beside(__func__, "weight", &weight, p))
         return NULL;
     tn_scope scope = tn_scope_begin();
     tn_tensor *in[2] = { tni_wide(p), tni_wide(target) };
@@ -255,7 +259,7 @@ tn_tensor *tn_gaussian_nll_loss(tn_tensor *x, tn_tensor *target, tn_tensor *var,
                                 double eps, tn_reduction reduction)
 {
     if (!tni_present(__func__, "var", var) || !is_pair(__func__, &x, &target) ||
-        !tni_is_beside(__func__, "var", &var, x))
+        !is_beside(__func__, "var", &var, x))
         return NULL;
     if (!(eps > 0)) return tni_fail(TN_E_INVALID, "%s: eps %g: want more than 0", __func__, eps);
     tn_scope scope = tn_scope_begin();
@@ -276,8 +280,8 @@ tn_tensor *tn_triplet_margin_loss(tn_tensor *anchor, tn_tensor *positive, tn_ten
                                   double margin, double p, double eps, bool swap,
                                   tn_reduction reduction)
 {
-    if (!tni_is_pair(__func__, "anchor", &anchor, "positive", &positive) ||
-        !tni_is_pair(__func__, "anchor", &anchor, "negative", &negative))
+    if (!is_pair_of(__func__, "anchor", &anchor, "positive", &positive) ||
+        !is_pair_of(__func__, "anchor", &anchor, "negative", &negative))
         return NULL;
     if (!(margin > 0) || !(p > 0))
         return tni_fail(TN_E_INVALID, "%s: margin %g, p %g: want both above 0", __func__, margin,

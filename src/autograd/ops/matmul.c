@@ -5,7 +5,7 @@
  * batch make one product, forward and for dB. The engine sums what was broadcast.
  */
 #include "autograd/ops/products.h"
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 #include "tensor/walk.h"
 
 bool tni_merge_rows(const tn_tensor *t, int64_t *rows, int64_t *distance)

@@ -9,7 +9,7 @@
  * Source (logsumexp): Blanchard, Higham and Higham (2021), section 1.
  */
 #include "autograd/ops/reduce.h"
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 
 /* y = 0 only where all x are: 1 in its place gives the slope 0. |x|^(p-1) at 0 is 0 for p > 1, and
  * meets sign 0 otherwise: 1 in its place. An even p needs no |x|, which has no slope at 0. */

@@ -3,7 +3,7 @@
  *
  * Composite: index == 0..n-1, broadcast, after every index has been checked on its device.
  */
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 
 tn_tensor *tni_iota(int64_t n, tn_device device)
 {

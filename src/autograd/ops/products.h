@@ -23,5 +23,7 @@ static inline tni_array tni_turned(tni_array a)
 }
 /* A kernel_grad: of x, W and b (absent: not needed) of y = x W^T + b. */
 tn_status tni_linear_kernel_grad(tni_grad *g);
+/* tn_linear with a weight of bytes (linear_int8.c). */
+tn_tensor *tni_linear_bytes(tn_tensor *x, tn_tensor *w, tn_tensor *bias);
 /* tn_linear, but f32 from bf16 and f16: y is not rounded. */
 tn_tensor *tni_linear_wide(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);

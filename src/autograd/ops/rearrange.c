@@ -2,7 +2,7 @@
  * rearrange.c - compositions of views and copies: unflatten, unbind, diagonals, roll, meshgrid,
  * outer, repeat_interleave. Gradients, of every order, are those of what they are made of.
  */
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 
 /* ---- one axis -------------------------------------------------------------------------------- */
 

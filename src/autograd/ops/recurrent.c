@@ -16,7 +16,7 @@
  * forget gate of Gers et al. (2000); Cho et al. (2014), eq. 5-8, with r after the product.
  */
 #include "autograd/ops/products.h"
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 #include "tensor/cells.h"
 
 enum { X, H0, W_IH, W_HH, B_IH, B_HH, C0, INPUTS };

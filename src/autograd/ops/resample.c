@@ -11,7 +11,7 @@
  */
 #include <limits.h>
 
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 
 /* What an op maps: `axis` and the last one, or (columns.out 0) `axis` alone. */
 typedef struct mapped {

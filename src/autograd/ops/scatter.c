@@ -5,7 +5,7 @@
  * Added: dx = dy and dsource = dy[index], whose own gradient is that of gather. Written: dx is 0
  * where something was written.
  */
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 
 typedef struct scatter_args {
     int axis;

@@ -8,7 +8,7 @@
  *
  * The op works on the last axis; another axis is moved there by a view.
  */
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 
 typedef struct softmax_args {
     bool log, seen;

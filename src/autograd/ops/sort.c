@@ -3,7 +3,7 @@
  * which picks from it. One op finds where elements come from; tn_gather takes them, and has the
  * gradient.
  */
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 
 typedef struct order_args {
     int axis;

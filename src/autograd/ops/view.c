@@ -6,7 +6,7 @@
  * slice, is an op of its own (slice_grad, whose gradient is again a slice).
  */
 #include "autograd/notify.h"
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 
 #define VIEW(name_, formula_, gradient_, backward_)                                                \
     TNI_OP(name_, 1, formula_, gradient_, name_##_shape, NULL, backward_, .dtypes = TNI_ANY_DTYPE, \

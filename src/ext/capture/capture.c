@@ -82,9 +82,8 @@ static tn_status take_down(captured_step *s, tn_optim *opt, int n)
         if (tni_optim_skips(p) || k == n) continue;
         s->tensor[k] = opt->call[k];
         captured_param *was = &s->param[k];
-        *was = (captured_param){ .index = i,
-                                 .storage = p->tensor->storage,
-                                 .numbers = *s->tensor[k].numbers };
+        *was = (captured_param){ .index = i, .storage = p->tensor->storage };
+        was->numbers = *s->tensor[k].numbers;
         s->tensor[k++].numbers = &was->numbers;
         for (int slot = 0; slot < TN_OPTIM_STATES; slot++)
             was->state[slot] = storage_of(p->state[slot]);

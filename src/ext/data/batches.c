@@ -114,11 +114,8 @@ static tn_status make_sample(const tn_loader *l, const tni_worker *w, const tni_
 static tn_status make_stream(tn_loader *l, const tni_worker *w, const tni_batch *b, int64_t *i)
 {
     tn_status status = TN_OK;
-    if (l->stream_epoch != b->epoch || l->stream_at > b->first) {
-        l->stream_epoch = b->epoch;
-        l->stream_at = 0;
-        l->stream_over = false;
-    }
+    if (l->stream_epoch != b->epoch || l->stream_at > b->first)
+        l->stream_epoch = b->epoch, l->stream_at = 0, l->stream_over = false;
     while (!l->stream_over && *i < b->n) {
         status = make_sample(l, w, b, *i, l->stream_at, &l->stream_over);
         if (status != TN_OK || l->stream_over) break;

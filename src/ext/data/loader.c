@@ -34,9 +34,12 @@ static tn_status check_sizes(const char *f, int64_t rows, const tn_loader_option
         return tni_error(TN_E_INVALID,
                          "%s: batches of %" PRId64 " in %" PRId64 " parts: want a multiple", f,
                          o->batch_size, o->parts);
-    if (rows >= 0 && (rows < o->parts || (o->drop_last && rows < o->batch_size)))
-        return tni_error(TN_E_INVALID, "%s: %" PRId64 " rows give no batch of %" PRId64, f, rows,
-                         o->batch_size);
+    const int64_t least = o->drop_last ? o->batch_size : o->parts;
+    if (rows >= 0 && rows < least)
+        return tni_error(
+            TN_E_INVALID,
+            "%s: %" PRId64 " rows give no batch of %" PRId64 ": want at least %" PRId64 "%s", f,
+            rows, o->batch_size, least, rows < o->parts ? "" : ", or drop_last off");
     return TN_OK;
 }
 
@@ -288,14 +291,6 @@ void tni_loader_get(const tn_loader *l, tni_loader_state *state)
                                  l->o.drop_last };
 }
 
-/* The number of batches for any number of parts; with several, a short last one may be dropped. */
-static int64_t most_batches(const tn_loader *l)
-{
-    tn_loader_options whole = l->o;
-    whole.parts = 1;
-    return batches_of(l->rows, &whole);
-}
-
 tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
 {
     static const char f[] = "loader";
@@ -308,7 +303,9 @@ tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
                          f, state->rows, state->batch_size, (int)state->shuffle,
                          state->drop_last != 0, l->rows, l->o.batch_size, (int)l->sampler.kind,
                          l->o.drop_last);
-    return check_place(f, TN_E_FORMAT, state->epoch, state->position, most_batches(l));
+    tn_loader_options whole = l->o; /* with several parts a short last batch may be dropped */
+    whole.parts = 1;
+    return check_place(f, TN_E_FORMAT, state->epoch, state->position, batches_of(l->rows, &whole));
 }
 
 void tni_loader_set(tn_loader *l, const tni_loader_state *state)

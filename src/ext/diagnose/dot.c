@@ -83,10 +83,8 @@ static void add_node(drawing *d, const tn_graph_node *node, const tn_graph_call 
     for (int i = 0; i < node->n_out; i++) kept += node->out[i].kept_bytes;
     for (int i = 0; i < node->n_saved; i++) kept += node->saved[i].kept_bytes;
     if (kept) tni_bytes_printf(text, "\\nkeeps %zu B", kept);
-    if (node->formula[0]) {
-        tni_bytes_printf(text, "\", tooltip=\"");
-        put_quoted(text, node->formula);
-    }
+    if (node->formula[0]) tni_bytes_printf(text, "\", tooltip=\"");
+    put_quoted(text, node->formula);
     tni_bytes_printf(text, "\"];");
     for (; call; call = call->outer) tni_bytes_printf(text, " }");
     tni_bytes_printf(text, "\n");

@@ -48,10 +48,8 @@ static way follow(report *x, int parameter)
         w.last = use;
         for (int i = 0; i < use->n_out; i++) {
             tni_value *value = &r->value[out[i] / 2];
-            if (recorded && !(out[i] & 1) && !w.cut && value->leads) {
-                w.cut = use;
-                w.lost = (int)(out[i] / 2);
-            }
+            if (recorded && !(out[i] & 1) && !w.cut && value->leads)
+                w.cut = use, w.lost = (int)(out[i] / 2);
             value->depends = true;
             value->recorded |= recorded && out[i] & 1;
         }
@@ -158,7 +156,8 @@ static void judge_optimizer(report *x)
 
 /* Whether it is far off: copies of model and optimizer make a step d, and the loss L(p + t d) says
  * how long a step should be. Along d a loss of constant curvature falls by t s - t^2 c / 2, s its
- * slope, and rises again beyond t = s / c. */
+ * slope, and rises again beyond t = s / c. d is of the rate that was set, of which a schedule may
+ * have made less: its ends are not a rate too low. */
 typedef struct trial {
     tni_run *run;
     tn_module *copy;
@@ -167,7 +166,7 @@ typedef struct trial {
     tn_tensor **step; /* by these */
 } trial;
 
-enum { LONG = 1000, SMALLEST = 10, FORMED = 10 }; /* losses below 1 / SMALLEST are not judged */
+enum { LONG = 100, SMALLEST = 10, FORMED = 10 }; /* losses below 1 / SMALLEST are not judged */
 
 /* The copy's loss at p + t d; with an error pending it failed. */
 static double loss_at(const trial *x, double t)
@@ -202,24 +201,29 @@ static double make_step(trial *x)
     return slope;
 }
 
-static void judge_step(const trial *x, double lr, double loss, double slope)
+/* Momentum's first steps are a tenth of later ones, RMSprop's ten times as long; Adam's are not. */
+static void judge_step(const trial *x, const tn_optim *opt, double loss, double slope)
 {
-    const double next = loss_at(x, 1);
+    const bool forms = opt->group[0].slots && opt->steps < FORMED;
+    const bool adam = strncmp(opt->type->name, "adam", 4) == 0;
+    const bool longer = forms && !adam && strcmp(opt->type->name, "sgd") != 0;
+    const double lr = opt->group[0].lr, set = x->opt->group[0].lr, now = set > 0 ? lr / set : 1;
+    const double next = loss_at(x, now);
     if (tni_pending() != TN_OK) return;
-    if (!(next <= loss + 3 * fabs(loss))) { /* healthy first steps may treble it */
-        const double less = loss_at(x, 0.01);
+    if (!longer && !(next <= loss + (adam ? 1 : 3) * fabs(loss))) { /* SGD's first may treble it */
+        const double less = loss_at(x, 0.01 * now);
         if (less < loss)
             tni_say(&x->run->mistakes,
                     "(optimizer): a step with its lr %g takes the loss from %.4g to %.4g, a "
                     "hundredth of it to %.4g: want a lower lr",
                     lr, loss, next, less);
-    } else if (slope < 0 && -100 * slope < 0.01 * fabs(loss)) {
+    } else if (!forms && slope < 0 && -LONG * slope < 0.015 * fabs(loss)) {
         const double far = loss_at(x, LONG);
         if (loss - far > -0.5 * LONG * slope)
             tni_say(&x->run->mistakes,
                     "(optimizer): a step with its lr %g takes the loss from %.6g to %.6g, one %d "
                     "times as long to %.6g: want a higher lr",
-                    lr, loss, next, LONG, far);
+                    set, loss, loss_at(x, 1), LONG, far);
     }
 }
 
@@ -227,7 +231,7 @@ static void judge_rate(tni_run *r, tn_optim *opt, double loss)
 {
     const size_t n = (size_t)r->leaves->n;
     if (!n || tn_parallel_size() > 1 || !(fabs(loss) * SMALLEST >= 1) || !isfinite(loss)) return;
-    if (opt->type->closure || (opt->group[0].slots && opt->steps < FORMED)) return;
+    if (opt->type->closure) return;
     tni_saved_error before;
     tni_error_save(&before);
     tn_error_clear();
@@ -236,8 +240,10 @@ static void judge_rate(tni_run *r, tn_optim *opt, double loss)
     {
         if (x.step) x.copy = tn_module_clone(r->model);
         if (x.copy) x.opt = tni_optim_like(opt, r->model, x.copy);
+        for (int g = 0; x.opt && g < x.opt->n_groups; g++)
+            x.opt->group[g].lr = TNI_MAX(opt->group[g].lr, opt->group[g].base_lr);
         const double slope = x.opt && !tni_pending() ? make_step(&x) : NAN;
-        if (isfinite(slope)) judge_step(&x, opt->group[0].lr, loss, slope);
+        if (isfinite(slope)) judge_step(&x, opt, loss, slope);
         tn_optim_free(x.opt);
         tn_module_drop(x.copy);
     }
@@ -329,8 +335,7 @@ static tn_status print(report *x, const tn_module *m, FILE *file, tn_explain_rep
     tni_bytes text = { 0 };
     tn_explain_report *c = &x->counts;
     const tni_lines *part[] = { &x->run.mistakes, &x->run.unregistered, &x->findings, &x->notes };
-    c->mistakes = x->run.mistakes.n;
-    c->unregistered = x->run.unregistered.n;
+    c->mistakes = x->run.mistakes.n, c->unregistered = x->run.unregistered.n;
     c->findings = c->mistakes + c->unregistered + x->findings.n;
     tni_bytes_printf(&text, "%s: loss %.4g, a gradient for %d of %d parameters%s\n", m->type->name,
                      c->loss, x->parameters->n - c->frozen - c->unread - c->cut - c->unused,
@@ -343,10 +348,7 @@ static tn_status print(report *x, const tn_module *m, FILE *file, tn_explain_rep
         tni_bytes_printf(&text, "%d finding%s\n", c->findings, c->findings == 1 ? "" : "s");
     else
         tni_bytes_printf(&text, "nothing to complain about\n");
-    if (out && !text.failed) {
-        *out = *c;
-        copy_lines(out->text, sizeof out->text, &text);
-    }
+    if (out && !text.failed) *out = *c, copy_lines(out->text, sizeof out->text, &text);
     return tni_stream_put("tn_explain_training", file, TN_OK, &text);
 }
 

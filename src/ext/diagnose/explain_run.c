@@ -36,9 +36,8 @@ static int number(tni_run *r, const tn_tensor *t)
     if (r->n_value > INT32_MAX / 2 || tni_map_put(&r->known, t, (void *)(uintptr_t)r->n_value) < 0)
         r->failed = TN_E_NOMEM;
     if (!v || r->failed) return -1;
-    *v = (tni_value){ .old = old,
-                      .dtype = t->dtype,
-                      .parameter = t->requires_grad && tni_map_get(&r->member, t) };
+    *v = (tni_value){ .old = old, .dtype = t->dtype };
+    v->parameter = t->requires_grad && tni_map_get(&r->member, t);
     return (int)r->n_value - 1;
 }
 
@@ -121,8 +120,7 @@ static tn_status take_down(tni_run *r, tni_use use, tn_tensor *const *in, int n_
 {
     if (r->n_ends > INT32_MAX / 2) r->failed = TN_E_NOMEM;
     if (r->failed) return TN_OK;
-    use.module = calling(r, here(r));
-    use.end = (int)r->n_ends;
+    use.module = calling(r, here(r)), use.end = (int)r->n_ends;
     for (int i = 0; i < n_in; i++) {
         if (tni_none(in[i])) continue;
         put_end(r, in[i]);
@@ -227,11 +225,8 @@ tn_status tni_run_begin(tni_run *r, const char *function, tn_module *m, tni_loss
                          function);
     if (tni_host_refused(function, "watches a run", "it called outside of the step"))
         return TN_E_STATE;
-    r->function = function;
-    r->what = "the loss";
-    r->model = m;
-    r->loss = loss;
-    r->user = user;
+    r->function = function, r->what = "the loss";
+    r->model = m, r->loss = loss, r->user = user;
     r->outer = tni_watch(NULL);
     return TN_OK;
 }
@@ -249,11 +244,9 @@ tn_status tni_run_watch(tni_run *r, tn_tensor **result)
     bool was = tn_set_grad_enabled(true);
     tn_status status = tni_run_carry(r);
     if (status == TN_OK) {
-        r->watcher = (tni_watcher){ .handle_made = handle_made,
-                                    .applied = saw_op,
-                                    .detached = saw_detach,
-                                    .changes = saw_write,
-                                    .called = saw_call };
+        r->watcher = (tni_watcher){ .handle_made = handle_made, .applied = saw_op };
+        r->watcher.detached = saw_detach, r->watcher.changes = saw_write;
+        r->watcher.called = saw_call;
         tni_autocast_forget(); /* the run must see casts reading the parameters */
         tni_watch(&r->watcher);
         *result = r->loss(r->model, r->user);
@@ -315,10 +308,7 @@ tn_status tni_run_gradients(tni_run *r, const tn_list *parameters, tn_tensor *lo
     r->leaf = tni_arena_alloc(&r->arena, 2 * (size_t)n * sizeof *r->leaf);
     if (!r->leaf) return TN_E_NOMEM;
     r->grad = r->leaf + n;
-    for (int i = 0; i < n; i++) {
-        r->leaf[i] = r->leaves->entry[i].tensor;
-        r->grad[i] = TN_NONE;
-    }
+    for (int i = 0; i < n; i++) r->leaf[i] = r->leaves->entry[i].tensor, r->grad[i] = TN_NONE;
     return n && loss->requires_grad ? tn_gradients(1, &loss, NULL, n, r->leaf, r->grad, 0) : TN_OK;
 }
 

@@ -24,12 +24,12 @@ static bool is(const tni_call *c, const char *op)
     return strcmp(c->op->name, op) == 0;
 }
 
-/* A softmax, or an op that only views one, made t: its use; NULL. */
-static const tni_use *softmax_behind(const tni_run *r, const tn_tensor *t)
+/* An op of that name, or one that only views its result, made t: its use; NULL. */
+static const tni_use *behind(const tni_run *r, const tn_tensor *t, const char *op)
 {
     for (int n = tni_run_number(r, t); n >= 0 && r->value[n].maker;) {
         const tni_use *use = &r->use[r->value[n].maker - 1];
-        if (strcmp(use->op, "softmax") == 0) return use;
+        if (strcmp(use->op, op) == 0) return use;
         n = use->view && use->n_in == 1 ? (int)(r->ends[use->end] / 2) : -1;
     }
     return NULL;
@@ -37,12 +37,25 @@ static const tni_use *softmax_behind(const tni_run *r, const tn_tensor *t)
 
 static void judge_logits(tni_run *r, const tni_call *c)
 {
-    const tni_use *use = softmax_behind(r, c->in[0]);
+    const bool two = is(c, "bce_with_logits");
+    const tni_use *use = behind(r, c->in[0], two ? "sigmoid" : "softmax");
     if (!use) return;
-    tni_say(&r->mistakes, "(loss): tn_%s reads the result of tn_softmax (in %s): want %s",
-            c->op->name, tni_run_place(r, use->module).s,
+    tni_say(&r->mistakes, "(loss): tn_%s reads the result of tn_%s (in %s): want %s", c->op->name,
+            use->op, tni_run_place(r, use->module).s,
             is(c, "nll_loss") ? "tn_log_softmax, or logits and tn_cross_entropy"
+            : two             ? "logits, since it takes the sigmoid itself"
                               : "logits, since it takes the softmax itself");
+}
+
+/* Of two classes. That all are one is no mistake: a GAN's batches are. */
+static void judge_probabilities(tni_run *r, const tni_call *c)
+{
+    if (!tni_shape_numel(&c->in[1]->shape)) return;
+    const double low = tn_item(tn_min_all(c->in[1])), high = tn_item(tn_max_all(c->in[1]));
+    if (low < 0 || high > 1)
+        tni_say(&r->mistakes,
+                "(data): targets of tn_%s from %.4g to %.4g: want 0 to 1, classes counted from 0",
+                c->op->name, low, high);
 }
 
 /* ids: n targets, c classes */
@@ -144,9 +157,10 @@ void tni_run_judge(tni_run *r, tni_use *use, const tni_call *c)
     TN_SCOPE TN_NO_GRAD
     {
         judge_input(r, use, c);
-        if (is(c, "cross_entropy") || is(c, "nll_loss")) {
+        const bool two = is(c, "bce_with_logits");
+        if (two || is(c, "cross_entropy") || is(c, "nll_loss")) {
             judge_logits(r, c);
-            judge_targets(r, c);
+            (two ? judge_probabilities : judge_targets)(r, c);
         } else if (is(c, "relu")) {
             judge_relu(r, use, c);
         } else if (is(c, "sigmoid") || is(c, "tanh") || is(c, "lstm") || is(c, "gru")) {

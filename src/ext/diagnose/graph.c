@@ -169,8 +169,7 @@ static tn_status number_all(walk *w, tn_tensor *root, tn_graph_options o)
     for (size_t i = 0; !w->failed && i < w->n_calls; i++) { /* the arrays are complete */
         const tni_call_site *p = w->sites[i];
         if (p->outer) w->calls[i].outer = &w->calls[get(&w->listed, p->outer) - 1];
-        w->calls[i].n_written = (int)p->n_written;
-        w->calls[i].written = written;
+        w->calls[i].n_written = (int)p->n_written, w->calls[i].written = written;
         if (written) written += p->n_written;
     }
     w->values = tni_arena_alloc(&w->arena, most * sizeof *w->values);
@@ -179,12 +178,9 @@ static tn_status number_all(walk *w, tn_tensor *root, tn_graph_options o)
 
 static tn_graph_value value_of(tni_meta meta, const tn_tensor *kept, uint64_t version)
 {
-    return (tn_graph_value){ .dtype = meta.dtype,
-                             .shape = meta.shape,
-                             .from = -1,
-                             .kept = kept,
-                             .kept_bytes = tni_bytes_of(kept),
-                             .version = version };
+    tn_graph_value v = { .dtype = meta.dtype, .shape = meta.shape, .from = -1, .kept = kept };
+    v.kept_bytes = tni_bytes_of(kept), v.version = version;
+    return v;
 }
 
 static void fill_input(const walk *w, const tni_node *node, int i, int from, tn_graph_value *v)
@@ -218,20 +214,13 @@ static int show_op(const walk *w, size_t k, const int *from, tn_graph_visitor vi
             t ? value_of((tni_meta){ .shape = t->shape, .dtype = t->dtype }, t, tn_version(t))
               : value_of((tni_meta){ 0 }, NULL, 0);
     }
-    tn_graph_node shown = { .id = (int)k,
-                            .kind = TN_GRAPH_OP,
-                            .name = node->op->name,
-                            .formula = node->op->formula ? node->op->formula : "",
-                            .gradient = node->op->gradient ? node->op->gradient : "",
-                            .line = tni_call_site_line(node),
-                            .call = site ? &w->calls[get(&w->listed, site) - 1] : NULL,
-                            .n_in = node->n_in,
-                            .n_out = node->n_out,
-                            .n_saved = node->n_saved,
-                            .in = in,
-                            .out = out,
-                            .saved = saved,
-                            .freed = node->spent };
+    tn_graph_node shown = { .id = (int)k, .kind = TN_GRAPH_OP, .name = node->op->name };
+    shown.formula = node->op->formula ? node->op->formula : "";
+    shown.gradient = node->op->gradient ? node->op->gradient : "";
+    shown.line = tni_call_site_line(node);
+    shown.call = site ? &w->calls[get(&w->listed, site) - 1] : NULL;
+    shown.n_in = node->n_in, shown.n_out = node->n_out, shown.n_saved = node->n_saved;
+    shown.in = in, shown.out = out, shown.saved = saved, shown.freed = node->spent;
     return visit(&shown, user);
 }
 
@@ -244,17 +233,10 @@ static int show_item(const walk *w, size_t k, tn_graph_visitor visit, void *user
     const bool buffer = e || (t && atomic_load(&t->storage->buffer_marks));
     w->values[0] = value_of(it->meta, NULL, 0);
     w->values[0].gradient = it->gradient;
-    tn_graph_node shown = { .id = (int)(w->tape.n + k),
-                            .kind = parameter ? TN_GRAPH_PARAMETER
-                                    : buffer  ? TN_GRAPH_BUFFER
-                                              : TN_GRAPH_TENSOR,
-                            .name = e ? e->name : tn_name(it->tensor),
-                            .formula = "",
-                            .gradient = "",
-                            .line = "",
-                            .n_out = 1,
-                            .out = w->values,
-                            .tensor = it->tensor };
+    tn_graph_node shown = { .id = (int)(w->tape.n + k), .formula = "", .gradient = "", .line = "" };
+    shown.kind = parameter ? TN_GRAPH_PARAMETER : buffer ? TN_GRAPH_BUFFER : TN_GRAPH_TENSOR;
+    shown.name = e ? e->name : tn_name(it->tensor);
+    shown.n_out = 1, shown.out = w->values, shown.tensor = it->tensor;
     return visit(&shown, user);
 }
 

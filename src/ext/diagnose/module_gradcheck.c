@@ -118,9 +118,7 @@ static tn_status check_parameter(check *c, int i)
         wrong = true;
         if (c->last < 0 || reader(c, i) > reader(c, c->last)) c->last = i;
         if (c->worst >= 0 && s.excess <= c->found.excess) continue;
-        c->worst = i;
-        c->element = j;
-        c->found = s;
+        c->worst = i, c->element = j, c->found = s;
     }
     c->wrong += wrong;
     return TN_OK;

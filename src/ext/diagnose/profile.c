@@ -121,8 +121,7 @@ static void end_lap(profile *p)
         lap *to = tni_arena_more(&p->arena, &p->laps, &p->n_laps, sizeof *to);
         if (to) *to = (lap){ whose, p->since, t };
     }
-    p->since = t;
-    p->adds_up = false;
+    p->since = t, p->adds_up = false;
     if (p->parts[whose].kind == IN_PLACE) leave(p);
 }
 
@@ -158,9 +157,9 @@ static double flops_of(const char *op, const tn_shape *a, const tn_shape *b, con
 {
     const double x = (double)tni_shape_numel(a), out = (double)tni_shape_numel(y);
     const int rank = a->rank - 1;
-    if (strcmp(op, "linear") == 0 || strcmp(op, "matmul") == 0)
-        return rank < 0 ? 0 : 2 * out * (double)a->size[rank];
     if (makes_gradients(op)) return 2 * x * (double)b->size[0];
+    if (strncmp(op, "linear", 6) == 0 || strcmp(op, "matmul") == 0) /* and linear_int8 */
+        return rank < 0 ? 0 : 2 * out * (double)a->size[rank];
     if (is_attention(op)) return b->rank < 2 ? 0 : 2 * (x + out) * (double)b->size[b->rank - 2];
     if (strncmp(op, "conv", 4) != 0 || b->rank < 1 || b->size[0] == 0) return 0;
     double taps = (double)tni_shape_numel(b) / (double)b->size[0];
@@ -323,8 +322,7 @@ static void storage_made(tni_watcher *self, tni_storage *s)
     p->live += (int64_t)s->nbytes;
     const int64_t in_use = tn_memory().in_use + (p->on_gpu ? tn_cuda_memory().in_use : 0);
     if (in_use <= p->peak) return;
-    p->peak = in_use;
-    p->made_at_peak = p->live;
+    p->peak = in_use, p->made_at_peak = p->live;
     for (size_t i = 0; i < p->n_parts; i++) p->parts[i].at_peak = p->parts[i].live;
 }
 
@@ -465,8 +463,7 @@ static tn_status run(profile *p, tn_profile_step step, void *user)
 static tn_status measure(profile *p, tn_profile_step step, void *user)
 {
     TNI_TRY(run(p, step, user));
-    p->since = now();
-    p->watcher.storage_made = storage_made;
+    p->since = now(), p->watcher.storage_made = storage_made;
     tni_watch(&p->watcher);
     tn_status status = run(p, step, user);
     p->watcher.storage_made = NULL;
@@ -477,8 +474,7 @@ static tn_status measure(profile *p, tn_profile_step step, void *user)
     for (int i = 0; i < p->o.steps && status == TN_OK; i++) {
         double from = p->since = now();
         p->keeps_laps = p->o.events && i == p->o.steps - 1;
-        p->depth = 0;
-        p->at_work = BETWEEN;
+        p->depth = 0, p->at_work = BETWEEN;
         status = run(p, step, user);
         end_lap(p);
         p->wall += p->since - from;
@@ -495,19 +491,12 @@ tn_status tn_profile(tn_profile_step step, void *user, tn_profile_options o)
         return tni_error(TN_E_INVALID, "%s: %d steps, %d rows: want 0 or more", f, o.steps, o.rows);
     if (tni_host_refused(f, "measures a step", "it outside of the captured step"))
         return TN_E_STATE;
-    profile p = { .o = o,
-                  .arena.failed = &p.failed,
-                  .watcher = { .only_times = true,
-                               .starts = starts,
-                               .applied = applied,
-                               .changes = changes,
-                               .writes = writes,
-                               .begins = begins,
-                               .ends = ends,
-                               .arrived = arrived,
-                               .differentiated = differentiated,
-                               .hooked = hooked,
-                               .stepped = stepped } };
+    profile p = { .o = o, .arena.failed = &p.failed };
+    p.watcher = (tni_watcher){ .only_times = true, .starts = starts, .applied = applied };
+    p.watcher.changes = changes, p.watcher.writes = writes;
+    p.watcher.begins = begins, p.watcher.ends = ends, p.watcher.arrived = arrived;
+    p.watcher.differentiated = differentiated, p.watcher.hooked = hooked;
+    p.watcher.stepped = stepped;
     if (!o.steps) p.o.steps = 3;
     if (!o.rows) p.o.rows = 20;
     static const char *const fixed[FIXED] = { "between the ops", "the pass of backward",

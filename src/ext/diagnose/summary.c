@@ -43,14 +43,10 @@ static tn_status add_row(table *t, int64_t number, const char *text, int64_t par
                          int64_t buffers)
 {
     if (!tni_room(&t->rows, &t->capacity, (size_t)t->n, 1, sizeof *t->rows)) return TN_E_NOMEM;
-    row r = { .depth = t->inner < 0 ? 0 : t->rows[t->inner].depth + 1,
-              .number = number,
-              .times = 1,
-              .text = tni_arena_text(&t->arena, text),
-              .parameters = parameters,
-              .buffers = buffers,
-              .parent = t->inner,
-              .child = -1 };
+    row r = { .number = number, .times = 1, .parent = t->inner, .child = -1 };
+    r.depth = t->inner < 0 ? 0 : t->rows[t->inner].depth + 1;
+    r.text = tni_arena_text(&t->arena, text);
+    r.parameters = parameters, r.buffers = buffers;
     t->rows[t->n++] = r;
     return r.text ? TN_OK : TN_E_NOMEM;
 }
@@ -92,11 +88,9 @@ static tn_status member(table *t, const tni_slot *slot)
              : parameter ? ", frozen"
                          : ", not saved",
              is_new ? "" : ", tied");
-    if (is_new) {
-        sum->n += n;
-        sum->special += special ? n : 0;
-        sum->nbytes += (size_t)n * tn_dtype_size(v->dtype);
-    }
+    if (is_new)
+        sum->n += n, sum->special += special ? n : 0,
+            sum->nbytes += (size_t)n * tn_dtype_size(v->dtype);
     return add_row(t, -1, text, is_new && parameter ? n : -1, is_new && !parameter ? n : -1);
 }
 

@@ -171,11 +171,10 @@ static tn_status decode_png(tni_image_job *job)
 static size_t encode_png(const unsigned char *pixels, int channels, uint32_t height, uint32_t width,
                          unsigned char *out, char *why, size_t size)
 {
-    enum { GREY = PNG_FORMAT_GRAY, WITH_ALPHA = PNG_FORMAT_FLAG_ALPHA, RGB = PNG_FORMAT_RGB };
-    const png_uint_32 format = (channels > 2 ? RGB : GREY) | (channels % 2 ? 0 : WITH_ALPHA);
-    png_image image = {
-        .version = PNG_IMAGE_VERSION, .width = width, .height = height, .format = format
-    };
+    static const png_uint_32 format[] = { PNG_FORMAT_GRAY, PNG_FORMAT_GA, PNG_FORMAT_RGB,
+                                          PNG_FORMAT_RGBA };
+    png_image image = { .version = PNG_IMAGE_VERSION, .format = format[channels - 1] };
+    image.width = width, image.height = height;
     png_alloc_size_t n = PNG_IMAGE_PNG_SIZE_MAX(image);
     if (out && !png_image_write_to_memory(&image, out, &n, 0, pixels, 0, NULL)) n = 0;
     snprintf(why, size, "%s", image.message);

@@ -5,7 +5,7 @@
  * power of 2 as lets them fit 16 bits; sums are rounded and clipped to u8 after the rows and again
  * after the columns. That is what Pillow does, with PyTorch's order and width of the weights.
  */
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 #include "ext/images/images.h"
 
 enum { MOST_SHIFT = 22 };
@@ -137,14 +137,11 @@ tn_tensor *tni_image_resized(tn_tensor *x, const double *box, int64_t h, int64_t
     int64_t *size = shape.size + shape.rank - 2;
     const bool antialias = o.filter != TN_IMAGE_NEAREST && !o.no_antialias;
     tni_axis_map map[2];
-    for (int i = 0; i < 2; i++)
-        map[i] = (tni_axis_map){ .placed = true,
-                                 .mode = modes[o.filter],
-                                 .in = size[i],
-                                 .out = i ? w : h,
-                                 .scale = box[i + 2] / (double)(i ? w : h),
-                                 .from = box[i],
-                                 .antialias = antialias };
+    for (int i = 0; i < 2; i++) {
+        map[i] = (tni_axis_map){ .placed = true, .mode = modes[o.filter], .in = size[i] };
+        map[i].out = i ? w : h, map[i].scale = box[i + 2] / (double)map[i].out;
+        map[i].from = box[i], map[i].antialias = antialias;
+    }
     size[0] = h, size[1] = w;
     tn_tensor *y = tn_empty_as(shape, TN_U8, tn_cpu());
     taps across, down;

@@ -79,21 +79,16 @@ static tn_status remember(attention *m, tn_tensor *slots, tn_tensor *x[3], bool 
 
 /* ---- the sum --------------------------------------------------------------------------------- */
 
-/* As the op, with dropout of the weights. */
-static tn_tensor *attend_dropped(const attention *m, tn_tensor *const x[3], tn_tensor *mask,
-                                 bool causal)
+/* With dropout of the weights, all of them are made. */
+static tn_tensor *attend(const attention *m, tn_tensor *const x[3], tn_tensor *mask, bool causal)
 {
     const int64_t share = m->heads / m->kv_heads;
+    if (m->drop == 0 || !tn_training(&m->base))
+        return tn_scaled_dot_product_attention(x[0], x[1], x[2], mask, causal, m->scale);
     tn_tensor *k = share > 1 ? tn_repeat_interleave(x[1], share, 1) : x[1];
     tn_tensor *v = share > 1 ? tn_repeat_interleave(x[2], share, 1) : x[2];
     tn_tensor *p = tni_attention_weights(x[0], k, mask, m->scale, causal);
     return tn_matmul(tn_dropout(p, m->drop, true), v);
-}
-
-static tn_tensor *attend(const attention *m, tn_tensor *const x[3], tn_tensor *mask, bool causal)
-{
-    if (m->drop > 0 && tn_training(&m->base)) return attend_dropped(m, x, mask, causal);
-    return tn_scaled_dot_product_attention(x[0], x[1], x[2], mask, causal, m->scale);
 }
 
 static tn_status attention_forward(tn_module *self, int n_in, tn_tensor *const *in, int n_out,

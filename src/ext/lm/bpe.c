@@ -146,26 +146,20 @@ static bool merge_word(tni_work *w, const char *word, size_t n)
     return tni_ids_add(w->out, w->symbol, count);
 }
 
-static void remember(tni_known *known, const char *word, size_t n, const tn_ids *ids, size_t k)
-{
-    if (k > sizeof known->id / sizeof *known->id) return;
-    known->n = (unsigned char)n;
-    known->k = (unsigned char)k;
-    memcpy(known->word, word, n);
-    for (size_t i = 0; i < k; i++) known->id[i] = (int32_t)ids->id[(size_t)ids->n - k + i];
-}
-
 /* One place for each hash: a word takes the place of another one. */
 bool tni_word_ids(tni_work *w, const char *word, size_t n)
 {
     if (n > sizeof w->known->word) return merge_word(w, word, n);
     if (!w->known && !(w->known = tni_calloc_n(TNI_KNOWN, sizeof *w->known))) return false;
     tni_known *known = &w->known[tni_word_hash(w->t->seed, word, n) & (TNI_KNOWN - 1)];
-    if (known->n != n || memcmp(known->word, word, n) != 0) {
-        int64_t before = w->out->n;
-        if (!merge_word(w, word, n)) return false;
-        remember(known, word, n, w->out, (size_t)(w->out->n - before));
-        return true;
-    }
-    return tni_ids_add(w->out, known->id, known->k);
+    if (known->n == n && memcmp(known->word, word, n) == 0)
+        return tni_ids_add(w->out, known->id, known->k);
+    const int64_t before = w->out->n;
+    if (!merge_word(w, word, n)) return false;
+    const int64_t k = w->out->n - before;
+    if (k > (int64_t)(sizeof known->id / sizeof *known->id)) return true;
+    known->n = (unsigned char)n, known->k = (unsigned char)k;
+    memcpy(known->word, word, n);
+    for (int64_t i = 0; i < k; i++) known->id[i] = (int32_t)w->out->id[before + i];
+    return true;
 }

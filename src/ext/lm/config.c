@@ -305,19 +305,14 @@ static tn_status check(reader *r)
     return c->family == TNI_LM_LLAMA ? check_rope(r) : TN_OK;
 }
 
-static tn_status read_root(reader *r, const tni_json_node *root)
+/* ends_alone: of a generation_config.json. */
+static tn_status read_root(reader *r, const tni_json_node *root, bool ends_alone)
 {
+    const tni_json_node *ends = tni_json_get(root, r->key = "eos_token_id");
+    if (ends_alone) return (r->c->ends_apart = ends) ? read_ends(r, ends) : TN_OK;
     TNI_TRY(read_kind(r, root));
     TNI_TRY(read_object(r, root, fields, sizeof fields / sizeof *fields));
     return check(r);
-}
-
-static tn_status read_generation(reader *r, const tni_json_node *root)
-{
-    const tni_json_node *ends = tni_json_get(root, r->key = "eos_token_id");
-    if (!ends) return TN_OK;
-    r->c->ends_apart = true;
-    return read_ends(r, ends);
 }
 
 tn_status tni_lm_tree(const char *function, const char *path, tni_bytes *text, tni_json_tree *tree)
@@ -339,7 +334,7 @@ tn_status tni_lm_config_read(tni_lm_config *c, const char *function, const char 
     if (copy.failed) return tni_pending();
     reader r = { .c = c, .function = function, .path = path, .text = copy.data };
     tn_status status = tni_lm_tree(function, path, &copy, &tree);
-    if (status == TN_OK) status = text ? read_root(&r, tree.node) : read_generation(&r, tree.node);
+    if (status == TN_OK) status = read_root(&r, tree.node, !text);
     tni_json_tree_free(&tree);
     tni_bytes_free(&copy);
     return status;

@@ -73,11 +73,6 @@ static void add_token(decoding *d, int64_t id)
     let_out(d, t->pieces);
 }
 
-static bool failed(const decoding *d)
-{
-    return d->raw.failed || d->out->failed;
-}
-
 /* ---- the whole, and streams ------------------------------------------------------------------ */
 
 tn_status tn_tokenizer_decode(const tn_tokenizer *t, const int64_t *ids, int64_t n,
@@ -92,7 +87,7 @@ tn_status tn_tokenizer_decode(const tn_tokenizer *t, const int64_t *ids, int64_t
     for (int64_t i = 0; i < n; i++) add_token(&d, ids[i]);
     let_out(&d, true);
     tni_bytes_add(&out, "", 1);
-    bool ok = !failed(&d);
+    bool ok = !d.raw.failed && !out.failed;
     tni_bytes_free(&d.raw);
     *chars = (tn_chars){ out.data, ok ? (int64_t)out.n - 1 : chars->n, (int64_t)out.capacity };
     if (ok) return TN_OK;
@@ -117,7 +112,7 @@ tn_token_stream *tn_token_stream_new(const tn_tokenizer *t, tn_decode_options op
 static const char *text_of(tn_token_stream *s)
 {
     tni_bytes_add(&s->out, "", 1);
-    if (!failed(&s->d)) return s->out.data;
+    if (!s->d.raw.failed && !s->out.failed) return s->out.data;
     s->d.raw.failed = s->out.failed = false;
     return NULL;
 }

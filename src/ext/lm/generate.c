@@ -150,13 +150,10 @@ static tn_status tell(const run *g, int64_t i, bool *go_on)
     if (!g->o->on_token) return TN_OK;
     char *end = r->stream ? r->text.data + r->told : NULL, held = end ? *end : '\0';
     if (end) *end = '\0';
-    const tn_generated_token token = { .row = i,
-                                       .step = step,
-                                       .id = id,
-                                       .log_prob = r->log_probs ? r->log_probs[step] : NAN,
-                                       .text = end ? r->text.data + from : NULL,
-                                       .last = r->done,
-                                       .finish = r->out->finish };
+    tn_generated_token token = { .row = i, .step = step, .id = id, .last = r->done };
+    token.finish = r->out->finish;
+    token.log_prob = r->log_probs ? r->log_probs[step] : NAN;
+    token.text = end ? r->text.data + from : NULL;
     *go_on = g->o->on_token(&token, g->o->user);
     if (end) *end = held;
     return TN_OK;
@@ -304,14 +301,6 @@ static tn_status run_begin(run *g, const tn_lm_info *info)
     return TN_OK;
 }
 
-static void run_end(run *g)
-{
-    tni_free(g->input, (size_t)g->n_cells * sizeof *g->input);
-    tni_free(g->logits, (size_t)g->n * (size_t)g->sampler.n * sizeof *g->logits);
-    for (int64_t i = 0; g->made && i < g->n; i++) tn_token_stream_free(g->made->row[i].stream);
-    tni_sampler_end(&g->sampler);
-}
-
 tn_generated *tni_generate(const tni_decoder *decoder, tn_module *m, const tn_prompt *prompts,
                            int64_t n, const tn_generate_options *o)
 {
@@ -329,7 +318,10 @@ tn_generated *tni_generate(const tni_decoder *decoder, tn_module *m, const tn_pr
     g.made = made_new(&g, prompts);
     status = g.made ? run_begin(&g, &info) : tni_pending();
     if (status == TN_OK) status = with_cache(&g, &info);
-    run_end(&g);
+    tni_free(g.input, (size_t)g.n_cells * sizeof *g.input);
+    tni_free(g.logits, (size_t)g.n * (size_t)g.sampler.n * sizeof *g.logits);
+    for (int64_t i = 0; g.made && i < g.n; i++) tn_token_stream_free(g.made->row[i].stream);
+    tni_sampler_end(&g.sampler);
     tn_module_drop(m);
     if (status == TN_OK) return &g.made->out;
     if (g.made) tn_generated_free(&g.made->out);

@@ -121,12 +121,6 @@ static void keep_top_p(tni_sampler *s)
         if (comes_before(last, (tni_candidate){ s->w[i], (int32_t)i })) drop(s, i);
 }
 
-static void keep_min_p(tni_sampler *s)
-{
-    for (int64_t i = 0; i < s->n && s->o.min_p > 0; i++)
-        if (s->w[i] < (float)s->o.min_p) drop(s, i);
-}
-
 /* The first of the largest; -1: there is a NaN. */
 static int64_t largest(const float *x, int64_t n)
 {
@@ -166,7 +160,8 @@ tn_status tni_sampler_process(tni_sampler *s, const float *logits, int64_t row, 
     keep_top_k(s);
     for (int64_t i = 0; i < s->n; i++) s->w[i] = expf(s->x[i] - s->x[best]);
     keep_top_p(s);
-    keep_min_p(s);
+    for (int64_t i = 0; i < s->n && s->o.min_p > 0; i++)
+        if (s->w[i] < (float)s->o.min_p) drop(s, i);
     return TN_OK;
 }
 
@@ -282,6 +277,7 @@ static tn_tensor *rows_of(tni_sampler *s, tn_tensor *logits, tn_tensor *history,
 static tn_tensor *all_rows(const char *function, tn_tensor *logits, tn_tensor *history,
                            int64_t step, const tn_sampling_options *o, bool choose)
 {
+    TNI_HOLD_TRAPS;
     tni_sampler s = { 0 };
     tn_tensor *y = NULL;
     if (!logits) return tni_poisoned(function, "logits");
@@ -297,13 +293,11 @@ static tn_tensor *all_rows(const char *function, tn_tensor *logits, tn_tensor *h
 tn_tensor *tn_process_logits(tn_tensor *logits, tn_tensor *history, int64_t step,
                              tn_sampling_options o)
 {
-    TNI_HOLD_TRAPS;
     return all_rows("tn_process_logits", logits, history, step, &o, false);
 }
 
 tn_tensor *tn_sample_token(tn_tensor *logits, tn_tensor *history, int64_t step,
                            tn_sampling_options o)
 {
-    TNI_HOLD_TRAPS;
     return all_rows("tn_sample_token", logits, history, step, &o, true);
 }

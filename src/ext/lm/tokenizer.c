@@ -170,19 +170,6 @@ static bool add_ids(tn_ids *to, const tn_ids *from, bool bare)
     return true;
 }
 
-/* The ids with those around. */
-static bool around(const tn_tokenizer *t, const char *text, size_t n, tn_encode_options o,
-                   tn_ids *ids)
-{
-    tni_work *w = add_ids(ids, &t->before, o.bare) ? tni_work_take(t) : NULL;
-    if (!w) return false;
-    w->out = ids;
-    w->literal = o.literal;
-    bool done = tni_text_ids(w, text, n);
-    tni_work_give(w);
-    return done && add_ids(ids, &t->after, o.bare);
-}
-
 tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, int64_t n,
                               tn_encode_options o, tn_ids *ids)
 {
@@ -194,8 +181,12 @@ tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, int64_t n
     if (valid < size)
         return tni_error(TN_E_INVALID, "%s: byte %zu of the text, 0x%02X, is not UTF-8", function,
                          valid, (unsigned char)text[valid]);
-    int64_t before = ids->n;
-    if (around(t, text, size, o, ids)) return TN_OK;
+    const int64_t before = ids->n;
+    tni_work *w = add_ids(ids, &t->before, o.bare) ? tni_work_take(t) : NULL;
+    if (w) w->out = ids, w->literal = o.literal;
+    const bool done = w && tni_text_ids(w, text, size);
+    if (w) tni_work_give(w);
+    if (done && add_ids(ids, &t->after, o.bare)) return TN_OK;
     ids->n = before;
     return tni_pending();
 }

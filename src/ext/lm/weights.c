@@ -12,10 +12,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A weight of Conv1D: [in, out] in files. */
-static bool turned(const tni_lm *m, const char *name)
+/* A weight of Conv1D: [in, out] in files, but for bytes. */
+static bool turned(const tni_lm *m, const char *name, const tn_tensor *t)
 {
-    return m->c.family == TNI_LM_GPT2 &&
+    return m->c.family == TNI_LM_GPT2 && tn_rank(t) == 2 && tn_dtype_of(t) != TN_U8 &&
            (tni_ends_in(name, ".c_attn.weight") || tni_ends_in(name, ".c_proj.weight") ||
             tni_ends_in(name, ".c_fc.weight"));
 }
@@ -67,7 +67,7 @@ static tn_list *ours(const tni_lm *m, const tn_list *files, tn_lm_options o)
         if (left_out(m, theirs)) continue;
         tn_tensor *t = files->entry[i].tensor;
         if (o.use_dtype && tn_dtype_is_float(tn_dtype_of(t))) t = tn_to_dtype(t, o.dtype);
-        if (turned(m, name) && tn_rank(t) == 2) t = tn_contiguous(tn_transpose(t, 0, 1));
+        if (turned(m, name, t)) t = tn_contiguous(tn_transpose(t, 0, 1));
         if (tn_list_add(list, name, t) != TN_OK) return NULL;
     }
     return list;
@@ -100,22 +100,30 @@ static tn_status untie(tni_lm *m, const tn_list *list)
     return tn_module_set(m->part[1], "weight", tn_empty_like(head));
 }
 
+/* Gives a Linear the weight of bytes that the file has for it. */
+static tn_status take_bytes(tn_module *m, const char *path, void *user)
+{
+    char name[1024];
+    snprintf(name, sizeof name, "%s.weight", path);
+    if (!tni_is_linear(m) || !tn_list_has(user, name)) return TN_OK;
+    const tni_linear *linear = (const tni_linear *)m;
+    tn_tensor *t = tn_list_get(user, name);
+    if (!tni_groups_of(t, linear->in) || tn_size(t, 0) != linear->out) return TN_OK;
+    return tn_register_frozen(m, "weight", NULL, t);
+}
+
 static tn_status load(tni_lm *m, const char *folder, tn_lm_options o)
 {
     char path[4096];
     TNI_TRY(find_weights(folder, path, sizeof path));
     const tn_load_options as = { .widen = true, .unwrap = true };
     const tn_list *files = tn_load_tensors_with(path, as, NULL, NULL);
-    const tn_list *list = files ? ours(m, files, o) : NULL;
+    tn_list *list = files ? ours(m, files, o) : NULL;
     if (!list) return tni_pending();
     TNI_TRY(untie(m, list));
+    TNI_TRY(tn_named_modules(&m->base, take_bytes, list));
     const tn_load_options into = { .assign = true, .non_strict = o.non_strict };
-    return tn_load_state_dict(&m->base, list, into, o.report);
-}
-
-static tn_status load_ends(tni_lm *m, const char *folder)
-{
-    char path[4096];
+    TNI_TRY(tn_load_state_dict(&m->base, list, into, o.report));
     TNI_TRY(tni_path_in("tn_lm_load", folder, "generation_config.json", path, sizeof path));
     return access(path, F_OK) == 0 ? tni_lm_config_read(&m->c, "tn_lm_load", path, NULL) : TN_OK;
 }
@@ -130,7 +138,6 @@ tn_module *tn_lm_load(const char *folder, tn_lm_options o)
     if (!m) return NULL;
     tn_status status = TN_OK;
     TN_SCOPE status = load((tni_lm *)m, folder, o);
-    if (status == TN_OK) status = load_ends((tni_lm *)m, folder);
     if (status == TN_OK && o.non_strict) /* what the file lacks is f32 */
         status = tn_module_to_dtype(m, tn_dtype_of(tni_lm_table((tni_lm *)m)));
     if (status == TN_OK) status = tn_eval(m);
@@ -178,7 +185,7 @@ static tn_status save(tni_lm *m, const char *folder)
         tn_entry e = state->entry[i];
         if (e.owner && e.owner->type == &tni_lora_type) continue;
         if (e.tensor == tni_lm_table(m) && strcmp(e.name, "lm_head.weight") == 0) continue;
-        if (turned(m, e.name)) e.tensor = tn_contiguous(tn_transpose(e.tensor, 0, 1));
+        if (turned(m, e.name, e.tensor)) e.tensor = tn_contiguous(tn_transpose(e.tensor, 0, 1));
         TNI_TRY(tn_list_add(list, e.name, e.tensor));
     }
     TNI_TRY(tni_path_in("tn_lm_save", folder, "config.json", path, sizeof path));

@@ -8,7 +8,7 @@
 #include <tenon/metrics.h>
 #include <tenon/parallel.h>
 
-#include "autograd/ops/rows.h"
+#include "autograd/ops/shared.h"
 #include "io/file.h"
 #include "nn/layers/layer.h"
 
@@ -133,10 +133,8 @@ static tn_status add_surprise(metric *m, tn_tensor *x, tn_tensor *y)
     tn_tensor *ignored;
     if (!targets(m, y, 0, &ignored)) return tni_pending(); /* no probabilities */
     if (tn_dtype_size(x->dtype) < sizeof(float)) x = tn_to_dtype(x, TN_F32);
-    tn_cross_entropy_options o = { .use_ignore_index = m->o.use_ignore_index,
-                                   .ignore_index = m->o.ignore_index,
-                                   .weight = TN_NONE,
-                                   .reduction = TN_NO_REDUCTION };
+    tn_cross_entropy_options o = { .weight = TN_NONE, .reduction = TN_NO_REDUCTION };
+    o.use_ignore_index = m->o.use_ignore_index, o.ignore_index = m->o.ignore_index;
     tn_tensor *rows = tn_cross_entropy_with(x, tn_to_dtype(y, TN_I64), o);
     return add(m, tn_sum_all(tn_to_dtype(rows, TN_F64)), tn_sum_all(tn_logical_not(ignored)));
 }
@@ -260,9 +258,7 @@ static void describe(const tn_module *self, char *text, size_t size)
     if (m->o.use_ignore_index) tni_text_add(text, size, ", without %" PRId64, m->o.ignore_index);
 }
 
-static const tn_module_type type = { .name = "Metric",
-                                     .size = sizeof(metric),
-                                     .describe = describe };
+TNI_TYPE(metric, "Metric", metric, .describe = describe)
 
 tn_module *tn_metric_new(tn_metric_kind kind, tn_metric_options o)
 {
@@ -275,7 +271,7 @@ tn_module *tn_metric_new(tn_metric_kind kind, tn_metric_options o)
                         ", top_k %" PRId64 ": want 2 classes or more of TN_CONFUSION, rows of "
                         "TN_AUC, perhaps top_k of TN_ACCURACY, else 0",
                         (int)kind, o.classes, o.rows, o.top_k);
-    metric *m = tn_module_new(&type);
+    metric *m = tn_module_new(&metric_type);
     if (!m) return NULL;
     m->kind = kind;
     m->o = o;
@@ -290,7 +286,7 @@ tn_module *tn_metric_new(tn_metric_kind kind, tn_metric_options o)
 /* m if it is a metric, of TN_CONFUSION if asked, whose sums are of the kind that was made. */
 static metric *metric_of(const char *function, tn_module *self, bool confusion)
 {
-    if (tni_expect_type(function, self, &type, 1, "Metric") != TN_OK) return NULL;
+    if (tni_expect_type(function, self, &metric_type, 1, "Metric") != TN_OK) return NULL;
     metric *m = (metric *)self;
     const tn_dtype dtype = kinds[m->kind].dtype;
     if (confusion && m->kind != TN_CONFUSION)

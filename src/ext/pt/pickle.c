@@ -170,13 +170,9 @@ static tn_status dict_new(tni_pickle *p, int64_t form)
 {
     tni_pickle_dict *d = add(p, &p->dicts, sizeof *d, p->max_values, "dicts");
     if (!d) return tni_pending();
-    *d = (tni_pickle_dict){ .ordered = form == ORDERED,
-                            .list = form == LIST,
-                            .object = form == OBJECT,
-                            .first = -1,
-                            .last = -1,
-                            .under = -1,
-                            .attribute = -1 };
+    *d = (tni_pickle_dict){ .ordered = form == ORDERED, .list = form == LIST };
+    d->object = form == OBJECT;
+    d->first = d->last = d->under = d->attribute = -1;
     return push(p, TNI_PICKLE_DICT, p->dicts.n - 1, 0);
 }
 
@@ -394,9 +390,8 @@ static tn_status persistent_id(tni_pickle *p, int64_t n)
         what_of(&id[1]) != STORAGE || id[2].kind != TNI_PICKLE_STRING ||
         id[3].kind != TNI_PICKLE_STRING || id[4].kind != TNI_PICKLE_INT || id[4].number < 0)
         return bad(p, "%s", "a persistent id other than (\"storage\", TYPE, KEY, LOCATION, NUMEL)");
-    tni_pickle_storage s = { .dtype = dtype_of(&id[1]),
-                             .numel = id[4].number,
-                             .end = id[4].number };
+    tni_pickle_storage s = { .dtype = dtype_of(&id[1]), .numel = id[4].number };
+    s.end = s.numel;
     const char *key = (const char *)p->bytes + id[2].number;
     bool digits = id[2].n > 0 && id[2].n < sizeof s.key;
     for (uint32_t i = 0; digits && i < id[2].n; i++) digits = key[i] >= '0' && key[i] <= '9';

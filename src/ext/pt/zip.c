@@ -308,7 +308,7 @@ tn_status tni_zip_read(const tni_zip *zip, const tni_zip_entry *entry, void *dat
     const tni_scan scan = { .data = data, .crc = &crc };
     TNI_TRY(entry->deflated ? inflate_entry(zip, entry, data)
                             : tni_input_scan(&zip->in, entry->begin, n, scan));
-    if (entry->deflated) crc = (uint32_t)crc32_z(0, data, n);
+    if (entry->deflated) crc = tni_crc32(0, data, n);
     if (crc == entry->crc || !zip->checked) return TN_OK;
     return bad(zip, "%.64s: is damaged: its checksum is %08x, not %08x", entry->name, (unsigned)crc,
                (unsigned)entry->crc);
@@ -378,7 +378,7 @@ tn_status tni_zip_add(tni_zip_writer *zip, const char *name, const void *data, s
 {
     size_t length = (zip->folder ? strlen(zip->folder) + 1 : 0) + strlen(name);
     bool large = is_large(zip, nbytes), far = is_large(zip, zip->at), zip64 = large || far;
-    uint32_t crc = zip->file && nbytes ? (uint32_t)crc32_z(0, data, nbytes) : 0;
+    uint32_t crc = zip->file && nbytes ? tni_crc32(0, data, nbytes) : 0;
     tni_bytes *d = &zip->directory, b = { 0 };
     PUT(d, { 4, 0x02014b50 }, { 2, zip64 ? 45 : 10 });
     put_common(d, zip64, large, crc, nbytes, length);

@@ -117,11 +117,8 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
         (tn_trace_options){ .model = options.model, .opt = options.opt, .values = options.values },
         true);
     if (!tr) return tni_pending();
-    check c = { .run = { .function = f,
-                         .what = "the loss of again",
-                         .model = options.model,
-                         .loss = options.again,
-                         .user = options.user } };
+    check c = { .run = { .function = f, .what = "the loss of again", .model = options.model } };
+    c.run.loss = options.again, c.run.user = options.user;
     tn_keep(loss);
     tr->user = &c;
     c.run.arena.failed = &tr->failed;

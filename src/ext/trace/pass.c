@@ -138,12 +138,9 @@ static tn_status arrived(tni_watcher *self, const tni_node *node)
     if (!b) return TN_OK;
     p->back = b;
     p->kept -= freed;
-    *b = (tni_log_back){ .pass = p->noted,
-                         .node = n,
-                         .incoming = in,
-                         .shares = tni_arena_alloc(&tr->now.arena, shares),
-                         .freed = freed,
-                         .kept = p->kept };
+    *b = (tni_log_back){ .pass = p->noted, .node = n, .incoming = in, .freed = freed };
+    b->shares = tni_arena_alloc(&tr->now.arena, shares);
+    b->kept = p->kept;
     for (int i = 0; i < node->n_out; i++)
         if (node->pending[i]) tni_record_numbers(tr, &in[i].value, node->pending[i]);
     return TN_OK;
@@ -190,11 +187,9 @@ static void delivered(tni_watcher *self, const tni_node *node, int i, tn_tensor 
     const tni_edge *edge = &node->edge[i];
     tni_log_back *b = tr->pass->back;
     tni_log_share *share = &b->shares[b->n_shares++];
-    *share = (tni_log_share){ .back = b,
-                              .in = i,
-                              .leaf = edge->leaf ? b->node->in[i].tensor : NULL,
-                              .reduced = !tni_shape_equal(&given->shape, &value->shape),
-                              .from = given->shape };
+    *share = (tni_log_share){ .back = b, .in = i, .from = given->shape };
+    share->leaf = edge->leaf ? b->node->in[i].tensor : NULL;
+    share->reduced = !tni_shape_equal(&given->shape, &value->shape);
     tni_record_numbers(tr, &share->value, value);
     if (edge->node) add(tr, edge->node, edge->index, share);
     if (share->leaf) note_leaf(tr, edge->leaf, share);

@@ -234,11 +234,9 @@ tn_status tn_plot_svg(const char *path, const char *title, const char *x_label, 
                              __func__, i, curves[i].n);
     char *text = NULL;
     size_t size = 0;
-    plot p = { .curves = curves,
-               .n = n,
-               .svg = open_memstream(&text, &size),
-               .x = { .low = INFINITY, .high = -INFINITY, .from = LEFT, .to = WIDTH - RIGHT },
-               .y = { .low = INFINITY, .high = -INFINITY, .from = HEIGHT - BOTTOM, .to = TOP } };
+    plot p = { .curves = curves, .n = n, .svg = open_memstream(&text, &size) };
+    p.x = (axis){ .low = INFINITY, .high = -INFINITY, .from = LEFT, .to = WIDTH - RIGHT };
+    p.y = (axis){ .low = INFINITY, .high = -INFINITY, .from = HEIGHT - BOTTOM, .to = TOP };
     if (!p.svg) return tni_error(TN_E_NOMEM, "%s: out of memory", __func__);
     set_ranges(&p);
     add_frame(p.svg, title, x_label, y_label);

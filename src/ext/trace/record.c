@@ -57,10 +57,8 @@ tni_log_tensor *tni_record_new_tensor(tn_trace *tr, const char *name, const char
 {
     char *own_name = lasting(tr, name), *own_module = lasting(tr, module);
     tni_log_tensor *t = TNI_NEW(&tr->log, tensors);
-    if (t)
-        *t = (tni_log_tensor){ .id = (int)tr->log.n_tensors - 1,
-                               .name = own_name,
-                               .module = own_module };
+    if (t) *t = (tni_log_tensor){ .name = own_name, .module = own_module };
+    if (t) t->id = (int)tr->log.n_tensors - 1;
     return t;
 }
 
@@ -185,11 +183,9 @@ static const tn_tensor *seen(const tni_node *node, int i, const tni_call *c)
 static void note_input(tn_trace *tr, const tni_node *node, int i, const tni_call *c, tni_log_in *in)
 {
     const tni_edge *edge = &node->edge[i];
-    *in = (tni_log_in){ .output = edge->node ? edge->index : 0,
-                        .from = edge->node ? edge->node->sequence : 0,
-                        .gradient = edge->node || edge->leaf,
-                        .dtype = node->in[i].dtype,
-                        .shape = node->in[i].shape };
+    *in = (tni_log_in){ .dtype = node->in[i].dtype, .shape = node->in[i].shape };
+    if (edge->node) in->output = edge->index, in->from = edge->node->sequence;
+    in->gradient = edge->node || edge->leaf;
     if (node->in[i].absent) return;
     const tn_tensor *t = edge->leaf ? edge->leaf : edge->node ? NULL : seen(node, i, c);
     if (edge->node) { /* recorded before the account, but its value is kept here */
@@ -217,12 +213,10 @@ tni_log_node *tni_record_node(tn_trace *tr, const tni_node *node, const tni_call
     const tni_log_op *op = op_of(tr, node->op);
     n = TNI_NEW(&tr->now, nodes);
     if (!n) return NULL;
-    *n = (tni_log_node){ .sequence = node->sequence,
-                         .op = op,
-                         .n_in = node->n_in,
-                         .n_out = node->n_out,
-                         .in = tni_arena_alloc(a, (size_t)node->n_in * sizeof *n->in),
-                         .out = tni_arena_alloc(a, (size_t)node->n_out * sizeof *n->out) };
+    *n = (tni_log_node){ .sequence = node->sequence, .op = op, .n_in = node->n_in };
+    n->n_out = node->n_out;
+    n->in = tni_arena_alloc(a, (size_t)node->n_in * sizeof *n->in);
+    n->out = tni_arena_alloc(a, (size_t)node->n_out * sizeof *n->out);
     if (!n->in || !n->out) return NULL;
     n->constants = node->op->constants;
     if (n->constants)

@@ -88,9 +88,7 @@ static tn_module *make(const char *function, const kind *kind, int64_t in, int64
     spec.groups = groups;
     conv *m = tn_module_new(&kind->type);
     if (!m) return NULL;
-    m->in = in;
-    m->out = out;
-    m->spec = spec;
+    m->in = in, m->out = out, m->spec = spec;
     memcpy(m->kernel, &shape.size[2], sizeof m->kernel);
     tn_register_parameter(&m->base, "weight", &m->weight, tn_empty(shape));
     tn_register_parameter(&m->base, "bias", &m->bias, no_bias ? TN_NONE : tn_empty(TN_SHAPE(out)));

@@ -46,9 +46,7 @@ tn_module *tn_embedding_new(int64_t n, int64_t d, tn_embedding_options o)
     if (o.use_padding_index && padding < 0) padding += n;
     embedding *m = tn_module_new(&embedding_type);
     if (!m) return NULL;
-    m->n = n;
-    m->d = d;
-    m->padding_index = padding;
+    m->n = n, m->d = d, m->padding_index = padding;
     tn_register_parameter(&m->base, "weight", &m->weight, tn_empty(TN_SHAPE(n, d)));
     embedding_reset(&m->base);
     return tn_module_done(&m->base);

@@ -95,7 +95,15 @@ tn_tensor *tni_lora_forward(tn_module *linear, tn_tensor *x, tn_tensor *w, tn_te
 TNI_SHARED tn_status tni_lora_add(const char *function, tn_module *m, const char *patterns,
                                   tn_lora_options o, tn_status (*fill)(tn_module *m, void *user),
                                   void *user);
-bool tni_is_linear(const tn_module *m);
+/* linear.c */
+typedef struct tni_linear {
+    tn_module base;
+    tn_tensor *weight, *bias; /* [out, in], or as bytes (ops/linear_int8.c); [out] or absent */
+    int64_t in, out;
+} tni_linear;
+TNI_SHARED bool tni_is_linear(const tn_module *m);
+/* Whether it is the weight of a Linear that fits tn_lora's patterns. (lora.c) */
+TNI_SHARED bool tni_linear_fits(const char *patterns, const tn_entry *e);
 TNI_SHARED extern const tn_module_type tni_lora_type;
 
 /* The ModuleList of an encoder or decoder; NULL (no message) for any other module. */

@@ -1,13 +1,7 @@
 /* linear.c - y = x W^T + b, and what adapters add (lora.c) */
 #include "nn/layers/layer.h"
 
-typedef struct linear {
-    tn_module base;
-    tn_tensor *weight, *bias; /* [out, in], [out] or absent */
-    int64_t in, out;
-} linear;
-
-TNI_ONE_OP_RESET(tn_linear, "Linear", linear, tni_reset_affine,
+TNI_ONE_OP_RESET(tn_linear, "Linear", tni_linear, tni_reset_affine,
                  tni_lora_forward(self, x, m->weight, m->bias), "%" PRId64 ", %" PRId64 "%s", m->in,
                  m->out, tni_none(m->bias) ? ", no bias" : "")
 
@@ -21,10 +15,9 @@ tn_module *tn_linear_new(int64_t in_features, int64_t out_features, tn_linear_op
     if (tni_at_least("tn_linear_new", "in_features", in_features, 1) != TN_OK ||
         tni_at_least("tn_linear_new", "out_features", out_features, 1) != TN_OK)
         return NULL;
-    linear *m = tn_module_new(&tn_linear_type);
+    tni_linear *m = tn_module_new(&tn_linear_type);
     if (!m) return NULL;
-    m->in = in_features;
-    m->out = out_features;
+    m->in = in_features, m->out = out_features;
     tn_register_parameter(&m->base, "weight", &m->weight,
                           tn_empty(TN_SHAPE(out_features, in_features)));
     tn_register_parameter(&m->base, "bias", &m->bias,

@@ -79,7 +79,7 @@ static tn_list *all_of(const char *function, tn_module *m)
     return all;
 }
 
-static bool fits(const char *patterns, const tn_entry *e)
+bool tni_linear_fits(const char *patterns, const tn_entry *e)
 {
     for (const char *p = patterns;; p++) {
         char name[1024];
@@ -94,6 +94,8 @@ static tn_status merge(tn_module *linear, tni_lora *l)
 {
     tn_tensor *w = tni_member(linear, "weight"), *const t[] = { w, l->a, l->b };
     tn_tensor *sum = NULL;
+    if (w->dtype == TN_U8)
+        return tni_error(TN_E_UNSUPPORTED, "tn_lora_merge: a weight of bytes takes no sum");
     TN_AUTOCAST(TN_F32) sum = tn_add(w, tn_mul_scalar(tn_matmul(l->b, l->a), l->scale));
     forget(&l->base);
     for (int i = 0; i < 3; i++) {
@@ -136,20 +138,26 @@ static tn_status check(const char *f, const tn_list *all, const char *patterns,
 {
     if (!*o->name || strchr(o->name, '.'))
         return tni_error(TN_E_NAME, "%s: adapter \"%s\": want a name without dots", f, o->name);
+    const char *some = NULL; /* the name of a Linear's parameter */
     for (int i = 0; i < all->n; i++) {
-        const tn_module *owner = all->entry[i].owner;
-        if (tni_is_linear(owner) && tni_slot_find(owner, o->name, strlen(o->name)))
+        const tn_entry *e = &all->entry[i];
+        if (!tni_is_linear(e->owner) || !strchr(e->name, '.')) continue;
+        if (tni_slot_find(e->owner, o->name, strlen(o->name)))
             return tni_error(TN_E_NAME, "%s: %s is beside a \"%s\" already: want another name", f,
-                             all->entry[i].name, o->name);
+                             e->name, o->name);
+        some = e->name;
     }
+    if (!some) return tni_error(TN_E_NAME, "%s: there is no Linear below the model", f);
     for (const char *p = patterns;; p++) {
         char one[1024];
         bool fit = false;
         snprintf(one, sizeof one, "%.*s", (int)strcspn(p, ","), p);
-        for (int i = 0; i < all->n; i++) fit |= fits(one, &all->entry[i]);
+        for (int i = 0; i < all->n; i++) fit |= tni_linear_fits(one, &all->entry[i]);
         if (!fit)
-            return tni_error(TN_E_NAME, "%s: \"%s\" fits no Linear: want one as \"*.q_proj\"", f,
-                             one);
+            return tni_error(TN_E_NAME,
+                             "%s: \"%s\" fits no Linear: want a pattern of names such as \"%.*s\" "
+                             "(* is any characters)",
+                             f, one, (int)(strrchr(some, '.') - some), some);
         if (!*(p += strcspn(p, ","))) break;
     }
     if (!isfinite(o->alpha))
@@ -162,7 +170,8 @@ static tn_status add(tn_module *linear, const tn_lora_options *o)
 {
     const tn_tensor *w = tni_member(linear, "weight");
     const tn_dtype dtype = tn_dtype_of(w) == TN_F64 ? TN_F64 : TN_F32;
-    const tn_shape a = TN_SHAPE(o->rank, tn_size(w, 1)), b = TN_SHAPE(tn_size(w, 0), o->rank);
+    const int64_t in = tn_dtype_of(w) == TN_U8 ? ((tni_linear *)linear)->in : tn_size(w, 1);
+    const tn_shape a = TN_SHAPE(o->rank, in), b = TN_SHAPE(tn_size(w, 0), o->rank);
     tni_lora *l = tn_module_new(&tni_lora_type);
     if (!l) return tni_pending();
     l->alpha = o->alpha, l->dropout = o->dropout, l->rslora = o->rslora;
@@ -203,7 +212,7 @@ tn_status tni_lora_add(const char *function, tn_module *m, const char *patterns,
     tn_status status = all ? check(function, all, patterns, &o) : tni_pending();
     const bool begun = status == TN_OK;
     for (int i = 0; status == TN_OK && i < all->n; i++)
-        if (fits(patterns, &all->entry[i]) && !lora_of(all->entry[i].owner, o.name))
+        if (tni_linear_fits(patterns, &all->entry[i]) && !lora_of(all->entry[i].owner, o.name))
             status = add(all->entry[i].owner, &o);
     if (status == TN_OK && fill) status = fill(m, user);
     if (status == TN_OK) status = tn_module_set_requires_grad(m, false);

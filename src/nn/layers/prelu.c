@@ -20,8 +20,7 @@ tn_module *tn_prelu_new(int64_t n, double first)
     if (tni_at_least("tn_prelu_new", "n", n, 1) != TN_OK) return NULL;
     prelu *m = tn_module_new(&tn_prelu_type);
     if (!m) return NULL;
-    m->n = n;
-    m->first = first;
+    m->n = n, m->first = first;
     tn_register_parameter(&m->base, "weight", &m->weight, tn_full(TN_SHAPE(n), first));
     return tn_module_done(&m->base);
 }

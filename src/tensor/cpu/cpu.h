@@ -66,6 +66,8 @@ int tni_cpu_isa(void);
 /* Whether processor and system have AMX, and this process may use it: it multiplies bf16 several
  * times as fast as vectors multiply f32. */
 bool tni_has_amx(void);
+/* Whether AVX512-BF16's dot products are there, and faster than products of f32. */
+bool tni_has_dots(void);
 /* Why AMX is not used although it is there; NULL if it is used, or not there. */
 const char *tni_amx_why(void);
 /* Like tni_parallel, but guarantees that BLAS calls inside chunks are single-threaded, whether or

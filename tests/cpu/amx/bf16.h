@@ -1,6 +1,6 @@
 /*
  * bf16.h - AVX512-BF16's conversions of one and two vectors, in instructions of AVX-512 without it:
- * included before amx.c and amx_conv.c, so that they are tested on processors that have
+ * included before squares.c and squares_conv.c, so that they are tested on processors that have
  * neither (test_gemm.c, test_amx_conv.c). To nearest even; of NaN they make something else, which
  * no test of it asks for.
  */

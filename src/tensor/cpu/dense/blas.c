@@ -111,16 +111,19 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static tni_blas_speed speed;
 
 /* With vectors of 256 bits OpenBLAS's kernels for Zen pack slowly, those for Haswell do not
- * (docs/measurements.md). On a processor unknown to it, it takes kernels from before AVX2. */
+ * (docs/measurements.md). With AVX-512 both leave half of the processor unused. On a processor
+ * unknown to it, it takes kernels from before AVX2. */
 static void judge(void)
 {
-    static const char *const known[] = { "Haswell", "SkylakeX", "Cooperlake", "SapphireRapids" };
+    static const char *const with_avx512[] = { "SkylakeX", "Cooperlake", "SapphireRapids" };
     const char *core = openblas_get_corename();
     speed = TNI_BLAS_SLOW;
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (strcasecmp(core, known[i]) == 0)
+    for (size_t i = 0; i < sizeof with_avx512 / sizeof with_avx512[0]; i++)
+        if (strcasecmp(core, with_avx512[i]) == 0)
             speed = tni_has_avx512() ? TNI_BLAS_AS_FAST : TNI_BLAS_FASTER;
-    if (strcasecmp(core, "Zen") == 0) speed = tni_has_avx512() ? TNI_BLAS_AS_FAST : TNI_BLAS_SLOWER;
+    if (tni_has_avx512()) return;
+    if (strcasecmp(core, "Haswell") == 0) speed = TNI_BLAS_FASTER;
+    if (strcasecmp(core, "Zen") == 0) speed = TNI_BLAS_SLOWER;
 }
 
 tni_blas_speed tni_blas_beside_ours(void)

@@ -3,12 +3,11 @@
  *
  * A provider says what it takes: products for which it is faster than all that come after it. It
  * computes one, or says that it cannot, and the next is asked. Few rows, which take as long as
- * reading B, are our own. AMX takes bf16, and f32 from some size on. With AVX-512 oneDNN is next:
- * for bf16 where the processor multiplies it, for f32 in some layouts. Our own vectors take other
- * layouts, bf16 and f16 on other processors, and f32 where OpenBLAS is slower. OpenBLAS computes
- * small products, f64, and what is left; conv.c computes the convolutions that no other provider
- * takes. In the environment TN_ONEDNN=off leaves oneDNN out, TN_AMX=off AMX, TN_AMX_F32=off AMX for
- * f32; TN_SIMD chooses the vectors.
+ * reading B, are our own. AMX takes bf16, and f32 from some size on; without it dot products take
+ * bf16 where they are twice as fast as f32. Our vectors take bf16 and f16 elsewhere, and f32 where
+ * OpenBLAS is slower. OpenBLAS computes small products, f64, and what is left; conv.c computes the
+ * convolutions that no other provider takes. In the environment TN_AMX=off leaves AMX out,
+ * TN_AMX_F32=off AMX for f32, TN_DOTS=off dot products; TN_SIMD chooses the vectors.
  */
 #include "tensor/cpu/dense/dense.h"
 #include "tensor/internal.h"
@@ -18,7 +17,7 @@ static double work_of(const tni_product *p)
     return (double)p->m * (double)p->n * (double)p->k;
 }
 
-/* ---- AMX ------------------------------------------------------------------------------------- */
+/* ---- squares: AMX, or dot products ----------------------------------------------------------- */
 
 /* Rows, columns and steps below which packing an f32 takes about as long as AMX saves; and rows if
  * B is packed already. Expected, not measured (bench/results/NOTES.md). */
@@ -59,42 +58,23 @@ static bool amx_packs(const tni_product *p)
 
 bool tni_product_by_amx(const tni_product *p)
 {
-    bool known = p->in == TN_BF16 || p->in == TN_F32;
-    return TNI_AMX && known && tni_has_amx() && tni_amx_product(p);
+    return TNI_AMX && tni_has_amx() && (p->in == TN_BF16 || p->in == TN_F32) && tni_amx_product(p);
 }
 
 #if TNI_AMX
-#define AMX(what) tni_amx_##what
+#define SQUARES(what) tni_##what
 #else
-#define AMX(what) NULL
+#define SQUARES(what) NULL
 #endif
 
-/* ---- oneDNN ---------------------------------------------------------------------------------- */
-
-/* Multiplications below which OpenBLAS's shorter calls win. Over oneDNN, and ours if B is stored by
- * columns or all are bf16 or f16; over ours in other f32; over ours where OpenBLAS is slower. */
-enum { LEAST = 1 << 17, LEAST_BY_ROWS = 1 << 20, LEAST_SLOW = 1 << 12 };
-
-/* Whether tile.c is the fastest: few columns and long sums, as of a first convolution's weights. */
-static bool tile_long(const tni_product *p)
+static bool dots_take(const tni_product *p)
 {
-    return tni_tile_few(p) && p->k >= 512 && work_of(p) >= LEAST;
-}
-
-/* A B that is packed is for our vectors. */
-static bool onednn_takes(const tni_product *p)
-{
-    if (p->in != TN_BF16 && (p->in != TN_F32 || p->packed || work_of(p) < LEAST)) return false;
-    if (tile_long(p)) return false;
-    const tni_onednn *module = tni_onednn_module();
-    return module && (module->bf16 || p->in != TN_BF16);
+    return p->in == TN_BF16 && tni_has_dots();
 }
 
 bool tni_product_bf16(void)
 {
-    if (tni_has_amx()) return true;
-    const tni_onednn *module = tni_onednn_module();
-    return module && module->bf16;
+    return tni_has_amx() || tni_has_dots();
 }
 
 /* ---- vectors --------------------------------------------------------------------------------- */
@@ -142,6 +122,10 @@ void tni_tile_pack(const tni_product *p, void *to)
     ours()->pack(p, to);
 }
 
+/* Multiplications below which OpenBLAS's shorter calls win: over ours if B is stored by columns or
+ * all are bf16 or f16; over ours in other f32; over ours where OpenBLAS is slower. */
+enum { LEAST = 1 << 17, LEAST_BY_ROWS = 1 << 20, LEAST_SLOW = 1 << 12 };
+
 bool tni_tile_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k)
 {
     double work = (double)m * (double)n * (double)k;
@@ -152,6 +136,12 @@ bool tni_tile_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k)
     if (blas == TNI_BLAS_SLOWER && n >= 32 && !converts) return work >= LEAST_SLOW;
     if (blas == TNI_BLAS_FASTER && !converts) return false;
     return m >= 16 && n >= 32 && work >= (tb || converts ? LEAST : LEAST_BY_ROWS);
+}
+
+/* Whether tile.c is the fastest: few columns and long sums, as of a first convolution's weights. */
+static bool tile_long(const tni_product *p)
+{
+    return tni_tile_few(p) && p->k >= 512 && work_of(p) >= LEAST;
 }
 
 static bool tiles_take(const tni_product *p)
@@ -210,16 +200,18 @@ static bool blas_takes(const tni_product *p)
     return !tni_is_half(p->in);
 }
 
-/* oneDNN convolves bf16 at twice f32's rate, or not at all: before Winograd, and f32 after it. */
-enum { BY_FEW, BY_AMX, BY_ONEDNN, BY_VECTORS, BY_ONEDNN_F32, BY_BLAS, N_PROVIDERS };
+/* Squares convolve bf16 at twice f32's rate, or not at all: before Winograd, and f32 after it. */
+enum { BY_FEW, BY_AMX, BY_DOTS, BY_VECTORS, BY_FMA, BY_BLAS, N_PROVIDERS };
 static const provider providers[N_PROVIDERS] = {
     /* clang-format off */
     [BY_FEW] = { few_takes, tni_few_product, NULL, NULL, 0, NULL },
-    [BY_AMX] = { amx_takes, tni_product_by_amx, amx_packs, AMX(pack), BIT(TN_BF16), AMX(convolve) },
-    [BY_ONEDNN] = { onednn_takes, tni_onednn_product, NULL, NULL, BIT(TN_BF16), tni_onednn_convolve },
+    [BY_AMX] = { amx_takes, tni_product_by_amx, amx_packs, SQUARES(amx_pack),
+                 BIT(TN_BF16), SQUARES(amx_convolve) },
+    [BY_DOTS] = { dots_take, SQUARES(dots_product), dots_take, SQUARES(dots_pack),
+                  BIT(TN_BF16), SQUARES(dots_convolve) },
     [BY_VECTORS] = { tiles_take, tni_tile_product, tiles_pack, tni_tile_pack,
                      BIT(TN_F32) | BIT(TN_BF16) | BIT(TN_F16), by_vectors },
-    [BY_ONEDNN_F32] = { NULL, NULL, NULL, NULL, BIT(TN_F32), tni_onednn_convolve },
+    [BY_FMA] = { NULL, NULL, NULL, NULL, BIT(TN_F32), SQUARES(fma_convolve) },
     [BY_BLAS] = { blas_takes, tni_blas_product, NULL, NULL, 0, NULL },
     /* clang-format on */
 };
@@ -256,6 +248,7 @@ void tni_product_plain(const tni_product *p)
 static const provider *packer(tn_dtype in)
 {
     if (amx_multiplies(in)) return &providers[BY_AMX];
+    if (in == TN_BF16 && tni_has_dots()) return &providers[BY_DOTS];
     return in == TN_F32 ? &providers[BY_VECTORS] : NULL;
 }
 
@@ -296,8 +289,13 @@ bool tni_gemm_by_small(const tni_gemm *g)
 
 bool tni_convolve(const tni_convolution *c, tn_status *status)
 {
-    for (int i = tni_has_amx() ? BY_AMX : BY_AMX + 1; i < N_PROVIDERS; i++)
-        if (providers[i].convolves & BIT(c->x.dtype) && providers[i].convolve(c, status))
+    const bool there[N_PROVIDERS] = { [BY_AMX] = tni_has_amx(),
+                                      [BY_DOTS] = tni_has_dots(),
+                                      [BY_VECTORS] = true,
+                                      [BY_FMA] = TNI_AMX && tni_has_avx512() };
+    for (int i = 0; i < N_PROVIDERS; i++)
+        if (there[i] && providers[i].convolves & BIT(c->x.dtype) &&
+            providers[i].convolve(c, status))
             return true;
     return false;
 }

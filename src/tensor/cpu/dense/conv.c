@@ -67,7 +67,7 @@ static void multiply(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const RE
                      const REAL *b, int64_t ldb, bool add, REAL *c, int64_t ldc)
 {
     tni_product_plain(&(tni_product){ m, n, k, lda, ldb, ldc, REAL_DTYPE, REAL_DTYPE, ta, tb, add,
-                                      a, b, NULL, c, NULL });
+                                      a, b, NULL, c, NULL, 0 });
 }
 
 /* Items of so many multiplications each. */
@@ -144,6 +144,8 @@ static void im2col(const tni_conv2d_sizes *c, const REAL *x, int64_t channels, i
             for (int64_t j = 0; j < p.low; j++) to[j] = 0;
             if (c->stride[1] == 1)
                 for (int64_t j = p.low; j < p.high; j++) to[j] = from[j];
+            else if (c->stride[1] == 2) /* in vectors, if the compiler knows it */
+                for (int64_t j = p.low; j < p.high; j++) to[j] = from[2 * j];
             else
                 for (int64_t j = p.low; j < p.high; j++) to[j] = from[j * c->stride[1]];
             for (int64_t j = p.high; j < c->ow; j++) to[j] = 0;

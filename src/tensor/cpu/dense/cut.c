@@ -177,25 +177,14 @@ static tni_product piece(const plan *p, int64_t batch, int64_t r, int64_t m, int
                          int64_t k0, int64_t k)
 {
     const tni_gemm *g = p->g;
-    return (tni_product){
-        .m = m,
-        .n = n,
-        .k = k,
-        .lda = p->a.ld,
-        .ldb = p->b.ld,
-        .ldc = g->c_row,
-        .in = g->dtype,
-        .out = p->out,
-        .ta = p->a.trans,
-        .tb = p->b.trans,
-        .accumulate = g->accumulate,
-        .a = at(p, &p->a, batch, r, k0),
-        .b = at(p, &p->b, batch, k0, s),
-        .bias = g->bias ? (const char *)g->bias + s * (int64_t)p->c_item : NULL,
-        .c = !g->c ? NULL
-                   : (char *)g->c + (batch * g->c_batch + r * g->c_row + s) * (int64_t)p->c_item,
-        .packed = g->packed ? (const char *)g->packed + packed_at(p, k0, s) : NULL
-    };
+    tni_product t = { .m = m, .n = n, .k = k, .in = g->dtype, .out = p->out };
+    t.lda = p->a.ld, t.ldb = p->b.ld, t.ldc = g->c_row;
+    t.ta = p->a.trans, t.tb = p->b.trans, t.accumulate = g->accumulate;
+    t.a = at(p, &p->a, batch, r, k0), t.b = at(p, &p->b, batch, k0, s);
+    if (g->bias) t.bias = (const char *)g->bias + s * (int64_t)p->c_item;
+    if (g->c) t.c = (char *)g->c + (batch * g->c_batch + r * g->c_row + s) * (int64_t)p->c_item;
+    if (g->packed) t.packed = (const char *)g->packed + packed_at(p, k0, s);
+    return t;
 }
 
 /* Whether it is BLAS's product of a matrix and a vector. */
@@ -430,6 +419,41 @@ int64_t tni_cpu_gemm_pack(const tni_gemm *g, void *to)
     int64_t pieces = p.tiles_n * p.parts;
     if (to) tni_parallel(pieces, 1, pack_pieces, &p);
     return packed_bytes(&p, pieces) / (int64_t)p.item;
+}
+
+/* ---- few rows by bytes, along the columns (few.c) -------------------------------------------- */
+
+/* Rows up to which that is faster than writing B as floats. */
+enum { FEW_ROWS_BYTES = 64 };
+
+typedef struct bytes_job {
+    const tni_gemm *g;
+    int64_t groups;
+    atomic_bool undone;
+} bytes_job;
+
+static void columns_of_bytes(void *context, int64_t begin, int64_t end)
+{
+    bytes_job *job = context;
+    const tni_gemm *g = job->g;
+    const int64_t at = begin * (int64_t)tn_dtype_size(g->dtype);
+    tni_product p = { .m = g->m, .n = end - begin, .k = g->k, .groups = job->groups, .tb = true };
+    p.in = p.out = g->dtype;
+    p.lda = g->a_row, p.ldb = g->b_col, p.ldc = g->c_row;
+    p.a = g->a, p.b = (const char *)g->b + begin * g->b_col;
+    p.bias = g->bias ? (const char *)g->bias + at : NULL;
+    p.c = (char *)g->c + at;
+    if (!tni_few_product(&p)) atomic_store_explicit(&job->undone, true, memory_order_relaxed);
+}
+
+bool tni_cpu_few_bytes(const tni_gemm *g, int64_t groups)
+{
+    bytes_job job = { .g = g, .groups = groups };
+    if (g->m > FEW_ROWS_BYTES || !tni_has_tiles() || (g->dtype != TN_F32 && g->dtype != TN_BF16))
+        return false;
+    const int64_t grain = TNI_MAX(g->n / 32, 65536 / g->k) + 1; /* A is copied for each chunk */
+    tni_parallel(g->n, tni_up(grain, 4), columns_of_bytes, &job);
+    return !job.undone;
 }
 
 /* ---- what a thread keeps --------------------------------------------------------------------- */

@@ -1,19 +1,42 @@
 /*
  * dense.h - the room of products and convolutions. Order of reading: cut.c cuts a product into
  * pieces for the threads; choose.c has the table of who computes a piece, and a convolution; then
- * the providers: tile.c, few.c, winograd.c, depthwise.c (vectors), amx.c and amx_conv.c (tiles of
- * AMX), small.c (tiny products), blas.c, onednn_use.c with its module, and conv.c, which takes
- * every convolution.
+ * the providers: tile.c, few.c, winograd.c, depthwise.c (vectors), squares.c and squares_conv.c
+ * (tiles of AMX, dot products of bf16, and convolutions by vectors), small.c (tiny products),
+ * blas.c, and conv.c, which takes every convolution.
  */
 #pragma once
 
 #include "tensor/cpu/cpu.h"
-#include "tensor/cpu/dense/onednn.h"
+#include "tensor/kernels.h"
+
+/* C[m,n] (+)= op(A) op(B) (+ bias), row-major. packed: NULL or, where C is f32, a copy of B as
+ * squares.c or tile.c packs it. That kernel reads the copy, and B itself where a sum is not finite;
+ * if it has no memory, another kernel reads B. */
+typedef struct tni_product {
+    int64_t m, n, k, lda, ldb, ldc;
+    tn_dtype in, out; /* of a, b and bias; of c: the same, or f32 for bf16 and f16 */
+    bool ta, tb, accumulate;
+    const void *a, *b, *bias; /* bias: n values added to every row, or NULL */
+    void *c;
+    const void *packed;
+    int64_t groups; /* of few.c alone: not 0, and B is bytes, each column with so many scales */
+} tni_product;
+
+/* One of a convolution's three computations: y, or the gradient of x or w, is written, the other
+ * two are read. For both gradients y is dy. Dense NCHW. */
+typedef struct tni_convolution {
+    enum { TNI_CONV_Y, TNI_CONV_DX, TNI_CONV_DW } kind;
+    tni_conv2d_sizes sizes;
+    tni_array x, w, y, bias; /* bias: of y alone, or data NULL */
+} tni_convolution;
 
 /* ---- cut.c ----------------------------------------------------------------------------------- */
 
 /* tni_backend's pack. */
 int64_t tni_cpu_gemm_pack(const tni_gemm *g, void *to);
+/* tni_backend's few_bytes. */
+bool tni_cpu_few_bytes(const tni_gemm *g, int64_t groups);
 /* Of f32 and f64, larger than small.c's. */
 tn_status tni_gemm_cut(const tni_gemm *g);
 
@@ -36,7 +59,7 @@ bool tni_tile_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k);
 /* Whether few.c takes a product of these sizes, and their pieces: few rows, long columns of B,
  * which is stored by columns (tb). */
 bool tni_few_fits(tn_dtype dtype, bool ta, bool tb, int64_t m, int64_t n, int64_t k);
-/* That product, of any sizes, f32 or bf16, A by rows and B by columns; only where
+/* That product, of any sizes, A f32 or bf16 by rows, B the same or bytes by columns; only where
  * tni_has_tiles(). */
 bool tni_few_product(const tni_product *p);
 /* The product by AMX, where it is there. False as above, or if C cannot be added to. */
@@ -88,11 +111,14 @@ static inline int64_t tni_grain_of(double work)
     return work >= 65536 ? 1 : (int64_t)(65536 / (work + 1)) + 1;
 }
 
-/* ---- AMX (amx.c, amx_conv.c): only where tni_has_amx() --------------------------------------- */
-
-bool tni_amx_product(const tni_product *p);
-void tni_amx_pack(const tni_product *p, void *to);
-bool tni_amx_convolve(const tni_convolution *c, tn_status *status);
+/* ---- squares.c, squares_conv.c: only where tni_has_amx(), tni_has_dots(), tni_has_avx512() --- */
+#define TNI_SQUARES_PROTOTYPES(by)                                                                 \
+    bool tni_##by##_product(const tni_product *p);                                                 \
+    void tni_##by##_pack(const tni_product *p, void *to);                                          \
+    bool tni_##by##_convolve(const tni_convolution *c, tn_status *status);
+TNI_SQUARES_PROTOTYPES(amx)
+TNI_SQUARES_PROTOTYPES(dots)
+TNI_SQUARES_PROTOTYPES(fma) /* convolves alone */
 
 /* ---- BLAS (blas.c), which takes every product of f32 and f64 --------------------------------- */
 
@@ -121,15 +147,6 @@ typedef enum tni_blas_speed {
     TNI_BLAS_SLOW
 } tni_blas_speed;
 tni_blas_speed tni_blas_beside_ours(void);
-
-/* ---- oneDNN (onednn_use.c) ------------------------------------------------------------------- */
-
-/* The module, or NULL, and why it is not there. */
-const tni_onednn *tni_onednn_module(void);
-const char *tni_onednn_why(void);
-/* Only where it is there. */
-bool tni_onednn_product(const tni_product *p);
-bool tni_onednn_convolve(const tni_convolution *c, tn_status *status);
 
 /* ---- vectors: compiled for each instruction set ---------------------------------------------- */
 

@@ -1,6 +1,7 @@
 /*
  * few.c - a product of few rows by a B that is stored by columns, as a language model computes that
- * adds one token: C (+)= A B^T (+ bias), A and B f32 or bf16, with sums in f32.
+ * adds one token: C (+)= A B^T (+ bias), A and B f32 or bf16, with sums in f32. Or B is bytes, each
+ * column followed by its scales (ops/linear_int8.c).
  *
  * It takes as long as reading B. So B is read where it lies, once: COLUMNS columns at a time, a
  * vector of steps of each, are multiplied by all rows of A. Where these are more than there are
@@ -22,15 +23,28 @@ enum { COLUMNS = 4, ROWS = LANES / COLUMNS };
  * to twice as long (docs/measurements.md). LEAST_AHEAD: bytes. */
 enum { AHEAD = 4 * COLUMNS, LEAST_AHEAD = 16384 };
 
-/* Adds steps i.. of the columns, times steps i.. of the rows of A. */
+/* LANES signed bytes. */
+TNI_INLINE vector bytes(const void *b)
+{
+#if defined __AVX512F__
+    return (vector)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(b)));
+#elif defined __AVX2__
+    return (vector)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(b)));
+#else
+    typedef int8_t quarters __attribute__((vector_size(LANES), aligned(1), may_alias));
+    return __builtin_convertvector(*(const quarters *)b, vector);
+#endif
+}
+
+/* Adds steps i.. of the columns, times steps i.. of the rows of A. item: bytes of B's elements. */
 TNI_INLINE void multiply(vector sum[LANES], const float *a, int64_t lda, int rows,
-                         const char *const *b, int64_t i, int64_t ahead, bool bf16)
+                         const char *const *b, int64_t i, int64_t ahead, int item)
 {
     vector x[COLUMNS];
     UNROLL
     for (int c = 0; c < COLUMNS; c++) {
-        x[c] = load(b[c], i, LANES, bf16);
-        if (ahead) __builtin_prefetch(b[c] + i * (bf16 ? 2 : 4) + ahead, 0, 2);
+        x[c] = item == 1 ? bytes(b[c] + i) : load(b[c], i, LANES, item == 2);
+        if (ahead && item > 1) __builtin_prefetch(b[c] + i * item + ahead, 0, 2);
     }
     UNROLL
     for (int r = 0; r < rows; r++) {
@@ -40,35 +54,56 @@ TNI_INLINE void multiply(vector sum[LANES], const float *a, int64_t lda, int row
     }
 }
 
-/* The sums of a square over k steps. A's rows are filled up with zeros. ahead: bytes to the columns
- * that are read next, which are fetched. */
+/* The sums of a square over k steps. A's rows are filled up with zeros. group: of bytes, a multiple
+ * of LANES, with one scale, as k is of it. ahead: bytes to the columns that are read next, which
+ * are fetched. */
 TNI_INLINE void sum_square(float *sums, const float *a, int64_t lda, int rows, const char *const *b,
-                           int64_t k, int64_t ahead, bool bf16)
+                           int64_t k, int64_t group, int64_t ahead, int item)
 {
-    const int64_t whole = k / LANES * LANES, item = bf16 ? 2 : 4;
+    const int64_t whole = k / LANES * LANES;
     vector sum[LANES];
     UNROLL
     for (int i = 0; i < LANES; i++) sum[i] = (vector){ 0 };
-    for (int64_t i = 0; i < whole; i += LANES) multiply(sum, a + i, lda, rows, b, i, ahead, bf16);
-    if (whole < k) {
+    for (int64_t i = 0; item > 1 && i < whole; i += LANES)
+        multiply(sum, a + i, lda, rows, b, i, ahead, item);
+    for (int64_t i = 0, at = k; item == 1 && i < k; at += 4) {
+        vector part[LANES];
+        UNROLL
+        for (int p = 0; p < COLUMNS * rows; p++) part[p] = (vector){ 0 };
+        for (const int64_t end = i + group; i < end; i += 32) {
+            UNROLL
+            for (int c = 0; c < COLUMNS; c++) __builtin_prefetch(b[c] + i + ahead, 0, 2);
+            UNROLL
+            for (int64_t j = i; j < i + 32; j += LANES)
+                multiply(part, a + j, lda, rows, b, j, 0, item);
+        }
+        UNROLL
+        for (int p = 0; p < COLUMNS * rows; p++) {
+            float scale;
+            memcpy(&scale, b[p % COLUMNS] + at, sizeof scale);
+            sum[p] += part[p] * scale;
+        }
+    }
+    if (item > 1 && whole < k) {
         char rest[COLUMNS][4 * LANES] = { { 0 } };
         const char *last[COLUMNS];
         for (int c = 0; c < COLUMNS; c++)
             last[c] = memcpy(rest[c], b[c] + whole * item, (size_t)((k - whole) * item));
-        multiply(sum, a + whole, lda, rows, last, 0, 0, bf16);
+        multiply(sum, a + whole, lda, rows, last, 0, 0, item);
     }
     add_lanes(sum, sums);
 }
 
 /* The same for each number of rows, which is a constant there. */
 /* clang-format off */
-#define CASE(rows, bf16) case rows: if (rows <= ROWS) sum_square(sums, a, lda, rows, b, k, ahead, bf16); break;
-#define SQUARES(name, bf16)                                                                        \
-    static void name(float *sums, const float *a, int64_t lda, int64_t n, const char *const *b,    \
-                     int64_t k, int64_t ahead)                                                     \
-    { switch (n) { CASE(1, bf16) CASE(2, bf16) CASE(3, bf16) CASE(4, bf16) } }
-SQUARES(square_f32, false)
-SQUARES(square_bf16, true)
+#define CASE(rows, item) case rows: if (rows <= ROWS) sum_square(sums, a, lda, rows, b, k, group, ahead, item); break;
+#define SQUARES(item)                                                                              \
+    static void square_##item(float *sums, const float *a, int64_t lda, int64_t n,                 \
+                              const char *const *b, int64_t k, int64_t group, int64_t ahead)       \
+    { switch (n) { CASE(1, item) CASE(2, item) CASE(3, item) CASE(4, item) } }
+SQUARES(1)
+SQUARES(2)
+SQUARES(4)
 /* clang-format on */
 
 /* Element j of the bias, which has A's dtype. */
@@ -101,9 +136,10 @@ static void write_square(const tni_product *p, const float *sums, int64_t r, int
 
 bool K(tni_few_product)(const tni_product *p)
 {
-    const bool bf16 = p->in == TN_BF16;
+    const int64_t item = p->groups ? 1 : p->in == TN_BF16 ? 2 : 4;
     if (p->accumulate && p->out != TN_F32) return false;
-    const int64_t lda = tni_up(p->k, LANES), column = p->ldb * (bf16 ? 2 : 4);
+    const int64_t lda = tni_up(p->k, LANES), column = p->ldb * item;
+    const int64_t group = p->k / TNI_MAX(p->groups, 1);
     float *a = tni_thread_scratch();
     if (!a || p->m * lda > TNI_PRODUCT_SCRATCH / (int64_t)sizeof(float)) return false;
     for (int64_t r = 0; r < p->m; r++) {
@@ -119,8 +155,10 @@ bool K(tni_few_product)(const tni_product *p)
         for (int64_t r = 0; r < p->m; r += ROWS) {
             float sums[LANES];
             const int64_t rows = TNI_MIN(ROWS, p->m - r);
-            (bf16 ? square_bf16 : square_f32)(sums, a + r * lda, lda, rows, b, p->k,
-                                              TNI_MAX(AHEAD * column, LEAST_AHEAD));
+            (item == 1   ? square_1
+             : item == 2 ? square_2
+                         : square_4)(sums, a + r * lda, lda, rows, b, p->k, group,
+                                     TNI_MAX(AHEAD * column, LEAST_AHEAD));
             write_square(p, sums, r, rows, j, TNI_MIN(COLUMNS, p->n - j));
         }
     }

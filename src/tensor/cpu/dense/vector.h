@@ -6,8 +6,10 @@
 
 #include "tensor/cpu/cpu.h"
 
-#if defined __AVX512F__
+#if defined __AVX2__
 #include <immintrin.h>
+#endif
+#if defined __AVX512F__
 enum { LANES = 16 };
 #define FRONT 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define BACK 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31

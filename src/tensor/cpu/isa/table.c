@@ -182,5 +182,6 @@ const tni_backend K(tni_cpu_table) = { .name = "cpu",
                                        .upload = move,
                                        .download = move,
                                        .pack = tni_cpu_gemm_pack,
+                                       .few_bytes = tni_cpu_few_bytes,
                                        TNI_KERNELS(SLOT_ONCE, SLOT_ANY, SLOT_REAL, SLOT_FLOAT,
                                                    SLOT_FLOAT) };

@@ -700,8 +700,7 @@ tn_status K(tni_attention_grad)(const tni_attention_grad *a)
 /* ---- bf16 ------------------------------------------------------------------------------------ */
 
 #ifdef TNI_REAL_IS_f32
-/* Not for small ones, or few queries: those meet another number of keys each time, and oneDNN
- * compiles a kernel for each size. */
+/* Not for small ones, or few queries. */
 static bool worth_it(const tni_attention *a)
 {
     double work = (double)a->q.size[2] * (double)a->k.size[2] * (double)a->q.size[3];

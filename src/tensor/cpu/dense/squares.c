@@ -1,8 +1,8 @@
 /*
- * amx.c - one matrix product of bf16 or f32 on one thread, by AMX's tiles: C (+)= op(A) op(B)
- * (+ bias), with sums in f32.
+ * squares.c - one matrix product of bf16, with AMX also of f32, on one thread, by products of
+ * tiles: C (+)= op(A) op(B) (+ bias), with sums in f32.
  *
- * C is computed in squares of four tiles (amx_tiles.h). Operands are packed first, tile by tile; a
+ * C is computed in squares of four tiles (squares.h). Operands are packed first, tile by tile; a
  * step is an index along the inner axis:
  *   - all steps of a block of B's columns, which stays in the L2 cache: strips of 32 columns
  *   - a panel of A, 32 rows and some steps, which stays in the L1 cache while the strips pass
@@ -23,7 +23,7 @@
  *
  * The bits depend on the sizes and C's dtype.
  */
-#include "tensor/cpu/dense/amx_tiles.h"
+#include "tensor/cpu/dense/squares.h"
 #include "tensor/cpu/dense/dense.h"
 #include "tensor/cpu/cpu.h"
 #include "tensor/internal.h"
@@ -54,7 +54,7 @@ typedef struct bgemm {
 
 static int64_t parts_of(const tni_product *p)
 {
-    return p->in == TN_F32 ? PARTS : 1;
+    return TNI_BY == TNI_AMX_TILES && p->in == TN_F32 ? PARTS : 1;
 }
 
 /* ---- packing --------------------------------------------------------------------------------- */
@@ -161,7 +161,7 @@ static inline void pack_tile(const bgemm *g, uint16_t *to, const void *from, int
         copy_rows(first_to, from, ld, there, steps);
     else
         copy_pairs(first_to, from, ld, steps, there);
-    if (first_to != to) transpose_pairs(to, first_to, STEPS);
+    if (first_to != to) transpose_steps(to, first_to, STEPS);
 }
 
 /* `n` rows of A (or columns of B) from r on, steps [k0, k0 + k), as tiles: for each 32 steps the
@@ -185,8 +185,45 @@ TNI_INLINE void pack(const bgemm *g, uint16_t *to, bool is_b, int64_t r, int64_t
         }
 }
 
+/* ---- C --------------------------------------------------------------------------------------- */
+
+/* The first n of 32 sums, rounded, into a bf16 C. */
+static inline void round_row(uint16_t *c, int64_t n, __m512 low, __m512 high)
+{
+    _mm512_mask_storeu_epi16(c, first(n), (__m512i)_mm512_cvtne2ps_pbh(high, low));
+}
+
+/* Where a square goes: C's elements from `at` on, n columns. */
+typedef struct place {
+    const tni_product *p;
+    const float *bias;
+    int64_t at, n;
+} place;
+
+/* Row r of it = 32 sums + bias (+ C). */
+static inline void finish(const place *to, int64_t r, __m512 s0, __m512 s1)
+{
+    const tni_product *p = to->p;
+    __mmask16 left = (__mmask16)first(to->n), right = (__mmask16)first(to->n - SIDE);
+    int64_t at = to->at + r * p->ldc;
+    s0 = _mm512_add_ps(s0, _mm512_loadu_ps(to->bias));
+    s1 = _mm512_add_ps(s1, _mm512_loadu_ps(to->bias + SIDE));
+    if (p->out == TN_BF16) {
+        round_row((uint16_t *)p->c + at, to->n, s0, s1);
+        return;
+    }
+    float *c = (float *)p->c + at;
+    if (p->accumulate) {
+        s0 = _mm512_add_ps(s0, _mm512_maskz_loadu_ps(left, c));
+        s1 = _mm512_add_ps(s1, _mm512_maskz_loadu_ps(right, c + SIDE));
+    }
+    _mm512_mask_storeu_ps(c, left, s0);
+    _mm512_mask_storeu_ps(c + SIDE, right, s1);
+}
+
 /* ---- a square of C --------------------------------------------------------------------------- */
 
+#if TNI_BY == TNI_AMX_TILES
 /* One part of both tiles of A, or of B. */
 static inline void load_a(const uint16_t *a, int part)
 {
@@ -217,22 +254,38 @@ static inline void add_parts(const uint16_t *a, const uint16_t *b, bool lower)
     load_b(b, 0);
     add_loaded(lower);
 }
+#endif
 
-/* sums [32, 32] (+)= A B, over `steps` tiles; the lower half is left out where A has at most 16
- * rows. */
-static void multiply(float *sums, const uint16_t *a, const uint16_t *b, int64_t steps,
-                     int64_t parts, bool add, bool lower)
+/* Two tiles of A for each of some steps; for dots as in memory, where rows lie along the steps. */
+typedef struct panel {
+    const uint16_t *a;
+    int64_t row, next, step; /* bytes of a row; elements to the second tile, and to the next step */
+} panel;
+
+/* sums [32, 32] (+)= A B, over `steps` tiles; A has `rows` rows. to: where they go, or NULL; from
+ * AMX's tiles they go by memory. */
+static void multiply(float *sums, panel p, const uint16_t *b, int64_t steps, int64_t parts,
+                     bool add, int64_t rows, const place *to)
 {
-    if (add)
-        load_square(sums);
-    else
-        zero_square();
-    for (int64_t i = 0; i < steps; i++, a += 2 * parts * TILE, b += 2 * parts * TILE)
-        if (parts == 1)
-            add_step(a, TILE_ROW, TILE, b, TILE_ROW, TILE, lower);
-        else
-            add_parts(a, b, lower);
-    store_square(sums);
+    for (int64_t r = 0; r < rows; r += GROUP) {
+        group g = load_group(add ? sums : NULL, r);
+        for (int64_t i = 0, size = 2 * parts * TILE; i < steps; i++)
+#if TNI_BY == TNI_AMX_TILES
+            if (parts > 1)
+                add_parts(p.a + i * size, b + i * size, rows > SIDE);
+            else
+#endif
+                add_step(&g, r, rows, p.a + i * p.step, p.row, p.next, b + i * size, TILE_ROW,
+                         TILE);
+#if TNI_BY == TNI_DOTS
+        UNROLL
+        for (int64_t i = 0; to && i < GROUP; i++)
+            if (r + i < rows) finish(to, r + i, g.sum[i][0], g.sum[i][1]);
+        if (to) continue;
+#endif
+        store_group(&g, sums, r);
+    }
+    (void)to;
 }
 
 /* ---- of f32, sums that are not finite, once more --------------------------------------------- */
@@ -263,39 +316,6 @@ static void mend(const tni_product *p, float *sums, int64_t r, int64_t rows, int
         _mm512_mask_storeu_ps(sums + j, not_finite(sums + j), _mm512_loadu_ps(plain + j));
 }
 
-/* ---- C --------------------------------------------------------------------------------------- */
-
-/* The first n of 32 sums, rounded, into a bf16 C. */
-static inline void round_row(uint16_t *c, int64_t n, __m512 low, __m512 high)
-{
-    _mm512_mask_storeu_epi16(c, first(n), (__m512i)_mm512_cvtne2ps_pbh(high, low));
-}
-
-/* C's rows from r on and columns from n0 on = sums + bias (+ C). */
-static void finish(const bgemm *g, const float *sums, const float *bias, int64_t r, int64_t rows,
-                   int64_t n0, int64_t n)
-{
-    const tni_product *p = g->p;
-    __mmask16 left = (__mmask16)first(n), right = (__mmask16)first(n - SIDE);
-    __m512 b0 = _mm512_loadu_ps(bias), b1 = _mm512_loadu_ps(bias + SIDE);
-    for (int64_t i = 0; i < rows; i++, sums += SQUARE) {
-        __m512 s0 = _mm512_add_ps(_mm512_loadu_ps(sums), b0);
-        __m512 s1 = _mm512_add_ps(_mm512_loadu_ps(sums + SIDE), b1);
-        int64_t at = (r + i) * p->ldc + n0;
-        if (p->out == TN_BF16) {
-            round_row((uint16_t *)p->c + at, n, s0, s1);
-            continue;
-        }
-        float *c = (float *)p->c + at;
-        if (p->accumulate) {
-            s0 = _mm512_add_ps(s0, _mm512_maskz_loadu_ps(left, c));
-            s1 = _mm512_add_ps(s1, _mm512_maskz_loadu_ps(right, c + SIDE));
-        }
-        _mm512_mask_storeu_ps(c, left, s0);
-        _mm512_mask_storeu_ps(c + SIDE, right, s1);
-    }
-}
-
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 /* Rows [r, r + rows), at most 32, of columns [n0, n0 + n), whose strips of B are packed. */
@@ -303,18 +323,27 @@ static void multiply_panel(const bgemm *g, int64_t r, int64_t rows, int64_t n0, 
 {
     scratch *s = g->s;
     int64_t k = g->p->k, most = g->parts == 1 ? DEPTH : DEPTH_F32, blocks = (k - 1) / most + 1;
-    int64_t depth = ((k - 1) / blocks / STEPS + 1) * STEPS;
+    int64_t depth = ((k - 1) / blocks / STEPS + 1) * STEPS, lda = g->p->lda;
+    bool as_it_is = TNI_BY == TNI_DOTS && !g->p->ta && k % STEPS == 0 && rows % GROUP == 0;
     for (int64_t k0 = 0; k0 < k; k0 += depth) {
         int64_t here = TNI_MIN(depth, k - k0), steps = (here - 1) / STEPS + 1;
-        pack(g, s->a, false, r, rows, k0, here);
+        panel a = { s->a, TILE_ROW, TILE, 2 * g->parts * TILE };
+        if (as_it_is)
+            a = (panel){ (const uint16_t *)g->p->a + r * lda + k0, 2 * lda, SIDE * lda, STEPS };
+        else
+            pack(g, s->a, false, r, rows, k0, here);
         for (int64_t j = 0; j < n; j += SQUARE) {
             float *sums = s->sums + j * SQUARE;
             int64_t tiles_before = (j / SQUARE * g->steps + k0 / STEPS) * 2 * g->parts;
-            multiply(sums, s->a, g->b + tiles_before * TILE, steps, g->parts, k0 > 0, rows > SIDE);
-            if (k0 + here < k) continue;
             int64_t columns = TNI_MIN(n - j, SQUARE);
+            place to = { g->p, s->bias + j, r * g->p->ldc + n0 + j, columns };
+            multiply(sums, a, g->b + tiles_before * TILE, steps, g->parts, k0 > 0, rows,
+                     k0 + here < k ? NULL : &to);
+            if (TNI_BY == TNI_DOTS || k0 + here < k) continue;
             if (g->parts > 1) mend(g->p, sums, r, rows, n0 + j, columns);
-            finish(g, sums, s->bias + j, r, rows, n0 + j, columns);
+            for (int64_t i = 0; i < rows; i++)
+                finish(&to, i, _mm512_loadu_ps(sums + i * SQUARE),
+                       _mm512_loadu_ps(sums + i * SQUARE + SIDE));
         }
     }
 }
@@ -365,7 +394,7 @@ static tni_product part_of(const tni_product *p, int64_t k0)
     tni_product part = *p;
     int64_t item = (int64_t)tn_dtype_size(p->in), packed = tni_packed_size(p->n, k0) * parts_of(p);
     part.k = TNI_MIN(part_steps(p), p->k - k0);
-    if (p->a) /* tni_amx_pack has B alone */
+    if (p->a) /* the packing has B alone */
         part.a = (const char *)p->a + (p->ta ? k0 * p->lda : k0) * item;
     part.b = (const char *)p->b + (p->tb ? k0 : k0 * p->ldb) * item;
     if (p->packed) part.packed = (const uint16_t *)p->packed + packed;
@@ -382,7 +411,7 @@ static void multiply_parts(const tni_product *p, scratch *s)
     }
 }
 
-void tni_amx_pack(const tni_product *p, void *to)
+void BY(pack)(const tni_product *p, void *to)
 {
     _Alignas(64) uint16_t room[TILE];
     tni_product whole = *p;
@@ -414,19 +443,19 @@ static bool multiply_through(const tni_product *p, scratch *s)
     return true;
 }
 
-bool tni_amx_product(const tni_product *p)
+bool BY(product)(const tni_product *p)
 {
     bool rounded = p->out == TN_BF16, done = true;
     if (p->m == 0 || p->n == 0 || p->k == 0 || (p->accumulate && rounded)) return false;
     scratch *s = tni_thread_scratch();
     if (!s) return false;
-    _tile_loadconfig(&tiles);
+    begin_squares();
     if (!rounded)
         multiply_parts(p, s);
     else if (p->k <= ROUNDED)
         multiply_all(p, s);
     else
         done = multiply_through(p, s);
-    _tile_release();
+    end_squares();
     return done;
 }

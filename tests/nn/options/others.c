@@ -1,10 +1,10 @@
-/* options_others.c - options of ops, gradient checks, files, loaders and parallel training. */
+/* others.c - options of ops, gradient checks, files, loaders and parallel training. */
 #include <glob.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "options.h"
+#include "nn/options/options.h"
 
 static uint64_t see_loader(const void *o)
 {

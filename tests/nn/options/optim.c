@@ -1,6 +1,6 @@
-/* options_optim.c - options of optimizers, groups, schedules and the scaler. */
+/* optim.c - options of optimizers, groups, schedules and the scaler. */
+#include "nn/options/options.h"
 #include "optim/leaves.h"
-#include "options.h"
 
 static tn_list *three(uint64_t seed)
 {

@@ -1,5 +1,5 @@
-/* options_layers.c - options of layers, averages, walks over modules and their lists. */
-#include "options.h"
+/* layers.c - options of layers, averages, walks over modules and their lists. */
+#include "nn/options/options.h"
 
 /* Outputs in training and evaluation, then the state; 0 for a layer that was refused. */
 static uint64_t see_module(tn_module *m, tn_tensor *x)
@@ -236,7 +236,7 @@ static const option_row rows[] = {
     SHOWN_BY(tn_load_options, key, "io/pt_kinds.c", "each_kind_is_read_as_its_writer_meant_it"),
     SHOWN_BY(tn_load_options, unwrap, "io/pt_kinds.c", "each_kind_is_read_as_its_writer_meant_it"),
     SHOWN_BY(tn_load_options, widen, "io/pt_kinds.c", "each_kind_is_read_as_its_writer_meant_it"),
-    SHOWN_BY(tn_load_options, no_values, "load/test_load.c", "names_without_values"),
+    SHOWN_BY(tn_load_options, no_values, "io/test_load.c", "names_without_values"),
     SHOWN_BY(tn_load_options, skip_foreign, "io/pt_kinds.c",
              "each_kind_is_read_as_its_writer_meant_it"),
 };

@@ -1,5 +1,5 @@
 /*
- * rows.h - what the ops on rows share: arrays as kernels want them, reductions of losses, checks of
+ * shared.h - what several ops share: arrays as kernels want them, reductions of losses, checks of
  * indices.
  */
 #pragma once
@@ -85,12 +85,6 @@ tn_tensor *tni_iota(int64_t n, tn_device device); /* 0..n-1 as i64, made on the 
  * dtype. */
 tn_tensor *tni_reduce_loss(const char *function, tn_tensor *rows, tn_reduction reduction,
                            tn_dtype dtype);
-/* Whether two floating tensors have one shape and dtype, by their names in messages; inside
- * tn_set_autocast they become f32. */
-bool tni_is_pair(const char *function, const char *a, tn_tensor **pa, const char *b,
-                 tn_tensor **pb);
-/* Whether w is TN_NONE, or broadcasts to x and has its dtype; inside tn_set_autocast as above. */
-bool tni_is_beside(const char *function, const char *name, tn_tensor **pw, const tn_tensor *x);
 /* x, but low where it is below; with slope 1 there, too, as where PyTorch changes data. */
 tn_tensor *tni_raised(tn_tensor *x, double low);
 /* The class axis of logits for a target of class ids (losses.h); -1 + message: they do not fit. */

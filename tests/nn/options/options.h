@@ -8,7 +8,7 @@
 
 #include <stddef.h>
 
-#include "boxes.h"
+#include "nn/boxes.h"
 #include "files.h"
 
 typedef struct option_row {
