@@ -183,7 +183,7 @@ typedef struct tn_loader_options {
     /* makes other tensors of a batch, a worker ahead of time: `out`, n_out of them, on the CPU, of
      * `in`, which are what would come without it. Fails as get does (PyTorch: collate_fn) */
     tn_status (*collate)(const tn_dataset *d, tn_tensor *const *in, tn_tensor **out);
-    int n_out;
+    int n_out; /* of them */
     /* where batches come. On a GPU: prefetch, two ahead, and the next one is copied there while you
      * train on this one, by a stream of its own */
     tn_device device;
