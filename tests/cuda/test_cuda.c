@@ -26,6 +26,7 @@ static void assert_full(const tni_backend *backend)
         void *slot;
         memcpy(&slot, (const char *)backend + at, sizeof slot);
         if (at == offsetof(tni_backend, synchronize) && !strcmp(backend->name, "cpu")) continue;
+        if (at == offsetof(tni_backend, few_bytes) && strcmp(backend->name, "cpu")) continue;
         ck_assert_msg(slot != NULL, "%s: slot %zu is empty", backend->name,
                       (at - offsetof(tni_backend, alloc)) / sizeof slot);
     }
