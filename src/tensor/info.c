@@ -41,19 +41,20 @@ static void describe(char *to, const char *cuda)
     const char *amx = tni_product_amx_f32() ? ", products of f32 and bf16 by AMX"
                       : tni_has_amx()       ? ", products of bf16 by AMX"
                       : tni_has_dots()      ? ", products of bf16 by AVX512-BF16"
-                      : tni_amx_why()       ? ", AMX is not used: "
                                             : "";
+    const char *why = tni_amx_why();
     snprintf(to, sizeof text[0],
              "version: %s\n"
              "compiler: %s\n"
              "build: %s%s\n"
              "BLAS: %s (%s flavour)\n"
-             "SIMD: %s%s%s\n"
+             "SIMD: %s%s%s%s\n"
              "threads: %d of %d processors\n"
              "CUDA: %s\n",
              TN_VERSION, COMPILER, OPTIMISED, SANITISED, openblas_get_config(),
              parallel >= 0 && parallel <= 2 ? flavour[parallel] : "unknown", tni_cpu_simd(), amx,
-             tni_amx_why() ? tni_amx_why() : "", tn_num_threads(), tni_processors(), cuda);
+             why ? ", AMX is not used: " : "", why ? why : "", tn_num_threads(), tni_processors(),
+             cuda);
 }
 
 static void describe_cpu(void)

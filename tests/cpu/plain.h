@@ -9,7 +9,8 @@
 #include "tensor/kernels.h"
 
 int64_t draw_below(int64_t n);   /* 0 to n - 1 */
-double *draw_numbers(int64_t n); /* that every dtype holds, guarded */
+double *draw_numbers(int64_t n); /* that every dtype holds, guarded; their sums are exact in f32 */
+void spread_numbers(double *x, int64_t n); /* so far apart that sums are rounded */
 /* x in dtype, guarded; without x it is NaN. */
 void *numbers_as(const double *x, int64_t n, tn_dtype dtype);
 

@@ -168,6 +168,8 @@ START_TEST(amx_bits_for_any_threads)
     tni_conv2d_sizes z = same_3x3(7, 32, 10, 9, 32);
     static const int threads[] = { 1, 2, 3, 7 };
     plain p = plain_conv(&z, false);
+    spread_numbers(p.x, p.s[DX].n);
+    spread_numbers(p.dy, p.s[Y].n);
     operands a = operands_of(&p, z.o);
     results r[4];
     for (int i = 0; i < 4; i++) {

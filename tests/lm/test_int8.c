@@ -371,7 +371,8 @@ START_TEST(refusals_change_nothing)
         { "*", 48, TN_E_INVALID, "tn_quantize_int8: group 48: want 32, 64, 96 ..." },
         { "*", -32, TN_E_INVALID, "group -32" },
         { "*", 64, TN_E_SHAPE, "head.weight [3,96]: want rows that are groups of 64" },
-        { "q_proj", 32, TN_E_NAME, "\"q_proj\" fits no Linear" },
+        { "q_proj", 32, TN_E_NAME, "\"q_proj\" fits no Linear: want a pattern of names such as" },
+        { "fc1,typo", 32, TN_E_NAME, "\"typo\" fits no Linear" },
         { NULL, 32, TN_E_INVALID, "patterns is NULL" },
     };
     for (int i = 0; i < COUNT(cases); i++) {

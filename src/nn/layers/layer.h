@@ -104,6 +104,8 @@ typedef struct tni_linear {
 TNI_SHARED bool tni_is_linear(const tn_module *m);
 /* Whether it is the weight of a Linear that fits tn_lora's patterns. (lora.c) */
 TNI_SHARED bool tni_linear_fits(const char *patterns, const tn_entry *e);
+/* Whether each of such patterns fits one of all parameters, aliases among them; f: function. */
+TNI_SHARED tn_status tni_check_patterns(const char *f, const tn_list *all, const char *patterns);
 TNI_SHARED extern const tn_module_type tni_lora_type;
 
 /* The ModuleList of an encoder or decoder; NULL (no message) for any other module. */

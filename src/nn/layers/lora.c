@@ -95,7 +95,8 @@ static tn_status merge(tn_module *linear, tni_lora *l)
     tn_tensor *w = tni_member(linear, "weight"), *const t[] = { w, l->a, l->b };
     tn_tensor *sum = NULL;
     if (w->dtype == TN_U8)
-        return tni_error(TN_E_UNSUPPORTED, "tn_lora_merge: a weight of bytes takes no sum");
+        return tni_error(TN_E_UNSUPPORTED,
+                         "tn_lora_merge: a weight of bytes takes no sum: want it in floats");
     TN_AUTOCAST(TN_F32) sum = tn_add(w, tn_mul_scalar(tn_matmul(l->b, l->a), l->scale));
     forget(&l->base);
     for (int i = 0; i < 3; i++) {
@@ -133,20 +134,12 @@ static tn_status each(const tn_list *all, const char *name, op op)
     return status;
 }
 
-static tn_status check(const char *f, const tn_list *all, const char *patterns,
-                       const tn_lora_options *o)
+tn_status tni_check_patterns(const char *f, const tn_list *all, const char *patterns)
 {
-    if (!*o->name || strchr(o->name, '.'))
-        return tni_error(TN_E_NAME, "%s: adapter \"%s\": want a name without dots", f, o->name);
     const char *some = NULL; /* the name of a Linear's parameter */
-    for (int i = 0; i < all->n; i++) {
-        const tn_entry *e = &all->entry[i];
-        if (!tni_is_linear(e->owner) || !strchr(e->name, '.')) continue;
-        if (tni_slot_find(e->owner, o->name, strlen(o->name)))
-            return tni_error(TN_E_NAME, "%s: %s is beside a \"%s\" already: want another name", f,
-                             e->name, o->name);
-        some = e->name;
-    }
+    for (int i = 0; i < all->n; i++)
+        if (tni_is_linear(all->entry[i].owner) && strchr(all->entry[i].name, '.'))
+            some = all->entry[i].name;
     if (!some) return tni_error(TN_E_NAME, "%s: there is no Linear below the model", f);
     for (const char *p = patterns;; p++) {
         char one[1024];
@@ -158,8 +151,22 @@ static tn_status check(const char *f, const tn_list *all, const char *patterns,
                              "%s: \"%s\" fits no Linear: want a pattern of names such as \"%.*s\" "
                              "(* is any characters)",
                              f, one, (int)(strrchr(some, '.') - some), some);
-        if (!*(p += strcspn(p, ","))) break;
+        if (!*(p += strcspn(p, ","))) return TN_OK;
     }
+}
+
+static tn_status check(const char *f, const tn_list *all, const char *patterns,
+                       const tn_lora_options *o)
+{
+    if (!*o->name || strchr(o->name, '.'))
+        return tni_error(TN_E_NAME, "%s: adapter \"%s\": want a name without dots", f, o->name);
+    for (int i = 0; i < all->n; i++) {
+        const tn_entry *e = &all->entry[i];
+        if (tni_is_linear(e->owner) && tni_slot_find(e->owner, o->name, strlen(o->name)))
+            return tni_error(TN_E_NAME, "%s: %s is beside a \"%s\" already: want another name", f,
+                             e->name, o->name);
+    }
+    TNI_TRY(tni_check_patterns(f, all, patterns));
     if (!isfinite(o->alpha))
         return tni_error(TN_E_INVALID, "%s: alpha %g: want a finite number", f, o->alpha);
     tn_status status = tni_at_least(f, "rank", o->rank, 1);

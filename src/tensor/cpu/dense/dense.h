@@ -112,13 +112,11 @@ static inline int64_t tni_grain_of(double work)
 }
 
 /* ---- squares.c, squares_conv.c: only where tni_has_amx(), tni_has_dots(), tni_has_avx512() --- */
-#define TNI_SQUARES_PROTOTYPES(by)                                                                 \
-    bool tni_##by##_product(const tni_product *p);                                                 \
-    void tni_##by##_pack(const tni_product *p, void *to);                                          \
-    bool tni_##by##_convolve(const tni_convolution *c, tn_status *status);
-TNI_SQUARES_PROTOTYPES(amx)
-TNI_SQUARES_PROTOTYPES(dots)
-TNI_SQUARES_PROTOTYPES(fma) /* convolves alone */
+bool tni_amx_product(const tni_product *p), tni_dots_product(const tni_product *p);
+void tni_amx_pack(const tni_product *p, void *to), tni_dots_pack(const tni_product *p, void *to);
+bool tni_amx_convolve(const tni_convolution *c, tn_status *status);
+bool tni_dots_convolve(const tni_convolution *c, tn_status *status);
+bool tni_fma_convolve(const tni_convolution *c, tn_status *status);
 
 /* ---- BLAS (blas.c), which takes every product of f32 and f64 --------------------------------- */
 

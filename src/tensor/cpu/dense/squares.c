@@ -187,12 +187,6 @@ TNI_INLINE void pack(const bgemm *g, uint16_t *to, bool is_b, int64_t r, int64_t
 
 /* ---- C --------------------------------------------------------------------------------------- */
 
-/* The first n of 32 sums, rounded, into a bf16 C. */
-static inline void round_row(uint16_t *c, int64_t n, __m512 low, __m512 high)
-{
-    _mm512_mask_storeu_epi16(c, first(n), (__m512i)_mm512_cvtne2ps_pbh(high, low));
-}
-
 /* Where a square goes: C's elements from `at` on, n columns. */
 typedef struct place {
     const tni_product *p;
@@ -209,7 +203,7 @@ static inline void finish(const place *to, int64_t r, __m512 s0, __m512 s1)
     s0 = _mm512_add_ps(s0, _mm512_loadu_ps(to->bias));
     s1 = _mm512_add_ps(s1, _mm512_loadu_ps(to->bias + SIDE));
     if (p->out == TN_BF16) {
-        round_row((uint16_t *)p->c + at, to->n, s0, s1);
+        store_rows((uint16_t *)p->c + at, 1, first(to->n), s0, s1);
         return;
     }
     float *c = (float *)p->c + at;
@@ -435,9 +429,9 @@ static bool multiply_through(const tni_product *p, scratch *s)
         for (int64_t j = 0; j < p->n; j += SQUARE) {
             const float *from = sums + r * p->n + j;
             int64_t n = p->n - j;
-            round_row((uint16_t *)p->c + r * p->ldc + j, n,
-                      _mm512_maskz_loadu_ps((__mmask16)first(n), from),
-                      _mm512_maskz_loadu_ps((__mmask16)first(n - SIDE), from + SIDE));
+            store_rows((uint16_t *)p->c + r * p->ldc + j, 1, first(n),
+                       _mm512_maskz_loadu_ps((__mmask16)first(n), from),
+                       _mm512_maskz_loadu_ps((__mmask16)first(n - SIDE), from + SIDE));
         }
     free(sums);
     return true;

@@ -84,15 +84,11 @@ static inline bool is_finite(element x)
     return isfinite(x);
 }
 
-/* from[0], from[step], ...: step 1 or 2; 0 where the mask has none. */
+/* from[0], from[step], ...; 0 where the mask has none. Step 1 or 2, in f32 1, here and below. */
 static inline sixteen load_row(const element *from, int64_t step, __mmask16 mask)
 {
-    const __m512i even =
-        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    uint32_t wide = _pdep_u32(mask, 0x55555555);
-    if (step == 1) return _mm512_maskz_loadu_ps(mask, from);
-    return _mm512_permutex2var_ps(_mm512_maskz_loadu_ps((__mmask16)wide, from), even,
-                                  _mm512_maskz_loadu_ps((__mmask16)(wide >> 16), from + SIDE));
+    (void)step;
+    return _mm512_maskz_loadu_ps(mask, from);
 }
 
 static inline void copy_out(element *to, __mmask16 mask, sixteen x)
@@ -110,19 +106,8 @@ static inline void store_steps(element *to, __mmask16 mask, sixteen even, sixtee
 /* Sums to to[0], to[step], ... */
 static inline void store_row(element *to, int64_t step, __mmask16 mask, __m512 sums)
 {
-    const __m512i twice =
-        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    if (step == 1)
-        _mm512_mask_storeu_ps(to, mask, sums);
-    else
-        _mm512_mask_i32scatter_ps(to, mask, twice, sums, 4);
-}
-
-/* The same of 32. */
-static inline void store_rows(element *to, int64_t step, __mmask32 mask, __m512 low, __m512 high)
-{
-    store_row(to, step, (__mmask16)mask, low);
-    store_row(to + SIDE * step, step, (__mmask16)(mask >> 16), high);
+    (void)step;
+    _mm512_mask_storeu_ps(to, mask, sums);
 }
 
 #else
@@ -162,17 +147,20 @@ static inline void store_row(element *to, int64_t step, __mmask16 mask, __m512 s
         _mm512_mask_storeu_epi16(to, _pdep_u32(mask, 0x55555555), _mm512_cvtepu16_epi32(rounded));
 }
 
+#endif
+
+/* The same of 32. */
 static inline void store_rows(element *to, int64_t step, __mmask32 mask, __m512 low, __m512 high)
 {
+#if TNI_BY != TNI_FMA
     if (step == 1) {
         _mm512_mask_storeu_epi16(to, mask, (__m512i)_mm512_cvtne2ps_pbh(high, low));
-    } else {
-        store_row(to, step, (__mmask16)mask, low);
-        store_row(to + SIDE * step, step, (__mmask16)(mask >> 16), high);
+        return;
     }
-}
-
 #endif
+    store_row(to, step, (__mmask16)mask, low);
+    store_row(to + SIDE * step, step, (__mmask16)(mask >> 16), high);
+}
 
 /* ---- a square: rows [r, r + GROUP) of it, of which the caller makes all ---------------------- */
 

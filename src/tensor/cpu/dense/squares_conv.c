@@ -472,11 +472,6 @@ static int64_t phase_at(conv *v, int64_t row, int64_t column)
     return f;
 }
 
-static int64_t down(int64_t a, int64_t b) /* a / b, rounded down */
-{
-    return a >= 0 ? a / b : -((b - 1 - a) / b);
-}
-
 /* Forward and dw: tap i of an axis reads x from i * dilation - padding on, at every stride. dx:
  * place p of dx + padding meets the taps i with i * dilation = p mod stride, each at dy's
  * (p - i * dilation) / stride; of these places, phase `of` are those with that remainder. */
@@ -488,7 +483,7 @@ static bool plan(conv *v, const tni_conv2d_sizes *z, const int64_t of[2])
     v->all_taps = z->kh * z->kw, v->taps = v->phases = v->oh = v->ow = 0;
     for (int d = 0; d < 2; d++) {
         last[d] = (kernel[d] - 1) * z->dilation[d] / s[d];
-        first_place[d] = -down(of[d] - z->padding[d], s[d]);
+        first_place[d] = (z->padding[d] - of[d] + s[d] - 1) / s[d];
         int64_t begin = first_place[d] * s[d] + of[d] - z->padding[d];
         v->step[d] = v->turned ? 1 : s[d];
         v->gap[d] = v->turned ? s[d] : 1;
