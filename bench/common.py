@@ -44,6 +44,8 @@ def parse(steps, warmup, config=None):
     ap.add_argument("--data", help="a folder")
     ap.add_argument("--only", default="", help="of ops: those whose names contain this")
     ap.add_argument("--meet", help="a file that the processes of an mpirun find each other by")
+    for option, preset in {"smooth": 0.0, "decay": 5e-4}.items():
+        ap.add_argument("--" + option, type=float, default=preset, help="of fashion: of labels, of weights")
     for size in ("layers", "width", "context"):
         ap.add_argument("--" + size, type=int, default=0)
     args = ap.parse_args()

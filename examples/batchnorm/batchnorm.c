@@ -2,7 +2,7 @@
  * batchnorm - trains a convolutional network on Fashion-MNIST; shows what BatchNorm's buffers do.
  *
  *     batchnorm [--epochs 5] [--save FILE.safetensors]
- *     batchnorm --epochs 30 --augment 2 --blocks 2
+ *     batchnorm --epochs 60 --augment 2 --smooth 0.1 --weight-decay 1e-4
  *     batchnorm --load FILE.safetensors
  *
  * running_mean and running_var change only in forward, in training mode: they are not in the
@@ -18,7 +18,7 @@ enum { WATCHED = 3 }; /* steps whose statistics are printed */
 
 static const char *data = "/usr/share/datasets/fashion-mnist";
 static int epochs = 5, steps, augment, blocks;
-static double lr = 0.1, momentum = 0.9, weight_decay = 5e-4;
+static double lr = 0.1, momentum = 0.9, weight_decay = 5e-4, smooth;
 
 static ex_option options[] = {
     EX_TEXT("data", data, "DIR", EX_RUN | EX_FREE | EX_READ, "folder of the four *-ubyte.gz files"),
@@ -31,6 +31,8 @@ static ex_option options[] = {
     EX_NUMBER("lr", lr, 1e-12, 100, EX_RUN, "highest learning rate of the one-cycle schedule"),
     EX_NUMBER("momentum", momentum, 1e-6, 0.9999, EX_RUN, "of SGD"),
     EX_NUMBER("weight-decay", weight_decay, 0, 10, EX_RUN, "of SGD"),
+    EX_NUMBER("smooth", smooth, 0, 0.99, EX_RUN | EX_LATER,
+              "share of each label that goes to all classes alike, in the training's loss"),
     EX_NUMBER("blocks", blocks, 0, 100, EX_MODEL | EX_LATER, "residual blocks after each pooling"),
     EX_NUMBER("augment", augment, 0, 14, EX_RUN,
               "images are moved by up to so many pixels, and half of them mirrored; 0: neither"),
@@ -192,8 +194,9 @@ static tn_tensor *learn(int n, tn_tensor *const *in, void *user)
         ex_say("\nthe first three steps, seen from bn1:\n  %-24s %12s %12s %8s", "", "running_mean",
                "running_var", "batches");
     print_statistics("before forward");
+    const tn_cross_entropy_options o = { .label_smoothing = smooth };
     tn_tensor *x = tn_to(in[0], ex.where), *y = tn_to(in[1], ex.where), *loss = NULL;
-    TN_AUTOCAST(ex.dtype) loss = tn_cross_entropy(tn_forward(ex.state.model, x), y);
+    TN_AUTOCAST(ex.dtype) loss = tn_cross_entropy_with(tn_forward(ex.state.model, x), y, o);
     print_statistics("after forward");
     ex_learn(loss, 0);
     print_statistics("after the optimizer");

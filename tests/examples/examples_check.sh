@@ -223,8 +223,10 @@ done
 moved=$(bhash_of --augment 2)
 check 'batchnorm, moved images' differ "$whole" "$moved"
 check 'batchnorm, moved images, one thread' same "$moved" "$(OMP_NUM_THREADS=1 bhash_of --augment 2)"
-check 'batchnorm, moved images, stop' b --quiet --augment 2 --stop-after 5 --checkpoint bpart
-check 'batchnorm, moved images, resumed' same "$moved" "$("$batchnorm" --resume bpart --quiet --print-hash)"
+smoothed=$(bhash_of --augment 2 --smooth 0.1)
+check 'batchnorm, smoothed labels' differ "$moved" "$smoothed"
+check 'batchnorm, both, stop' b --quiet --augment 2 --smooth 0.1 --stop-after 5 --checkpoint bpart
+check 'batchnorm, both, resumed' same "$smoothed" "$("$batchnorm" --resume bpart --quiet --print-hash)"
 check 'batchnorm, residual blocks' b --quiet --blocks 1 --steps 2 --save deep.safetensors
 check 'batchnorm, residual blocks, load' says '^test loss [0-9.]+, test accuracy' b --load deep.safetensors
 check 'batchnorm, their number is noted' refused '--blocks 2 conflicts with deep.safetensors' b --blocks 2 --load deep.safetensors
