@@ -265,6 +265,11 @@ static inline bool tni_composed(void)
     return tn_grad_enabled();
 }
 
+/* A scope, and nothing is recorded, up to the end of the block. */
+#define TNI_UNRECORDED                                                                             \
+    TNI_SCOPED;                                                                                    \
+    const int TN_WHEN_LEFT(tn_leave_no_grad_) tni_recorded_ = tn_set_grad_enabled(false)
+
 /* Whether what has that name and those marks may be written now, or get another tensor: no constant
  * in a forward, no cache in a captured step, nothing with the values of an average. */
 tn_status tni_may_change(const char *function, const char *name, int64_t marks);

@@ -178,6 +178,22 @@ static inline bool tni_add_size(size_t a, size_t b, size_t *out)
 /* n items of `size` bytes; a product that overflows fails like running out of memory. */
 void *tni_alloc_n(size_t n, size_t size);
 TNI_SHARED void *tni_calloc_n(size_t n, size_t size);
+/* name: n items of that type up to the end of the block, as they come or zeroed. NULL + message. */
+#define TNI_ITEMS(type, name, n) TNI_ITEMS_BY(tni_alloc_n, type, name, n)
+#define TNI_ZEROED(type, name, n) TNI_ITEMS_BY(tni_calloc_n, type, name, n)
+#define TNI_ITEMS_BY(alloc, type, name, n)                                                         \
+    __attribute__((cleanup(tni_give_items), unused))                                               \
+    const tni_items name##_items = { alloc((size_t)(n), sizeof(type)),                             \
+                                     (size_t)(n) * sizeof(type) };                                 \
+    type *const name = name##_items.block
+typedef struct tni_items {
+    void *block;
+    size_t nbytes;
+} tni_items;
+static inline void tni_give_items(const tni_items *items)
+{
+    tni_free(items->block, items->nbytes);
+}
 TNI_SHARED char *tni_strdup(const char *text); /* tni_strfree */
 /* What printf would write; tni_strfree. NULL + message: out of memory. */
 TNI_SHARED char *tni_vtext(const char *format, va_list args);

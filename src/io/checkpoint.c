@@ -143,14 +143,11 @@ tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, cons
     TNI_SCOPES_STAY;
     TNI_TRY(tni_metadata_check(function, &c->metadata));
     TNI_TRY(check_generators(function, c));
-    tn_scope scope = tn_scope_begin();
-    tni_parts parts;
-    tn_status status = tni_parts_of(function, c, &parts);
-    if (status == TN_OK && !c->allow_nonfinite) status = check_finite(function, &parts);
-    if (status == TN_OK) status = save(function, c, &parts, path);
-    tni_parts_free(&parts);
-    tn_scope_end(scope);
-    return status;
+    TNI_SCOPED;
+    tni_parts TN_WHEN_LEFT(tni_parts_free) parts;
+    TNI_TRY(tni_parts_of(function, c, &parts));
+    TNI_TRY(c->allow_nonfinite ? TN_OK : check_finite(function, &parts));
+    return save(function, c, &parts, path);
 }
 
 tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path)
@@ -232,15 +229,12 @@ static tn_status load(tni_safetensors *file, tn_checkpoint *c, tni_parts *parts)
 tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path)
 {
     if (!c) return tni_null(__func__, "c", "a checkpoint");
-    tni_parts parts = { 0 };
-    tn_status status = check_generators(__func__, c);
-    if (status == TN_OK) status = tni_parts_of(__func__, c, &parts);
-    tni_safetensors file = { .in.fd = -1 };
-    if (status == TN_OK) status = open_checkpoint(&file, __func__, path);
-    if (status == TN_OK) status = load(&file, c, &parts);
-    tni_safetensors_close(&file);
-    tni_parts_free(&parts);
-    return status;
+    tni_parts TN_WHEN_LEFT(tni_parts_free) parts = { 0 };
+    tni_safetensors TN_WHEN_LEFT(tni_safetensors_close) file = { .in.fd = -1 };
+    TNI_TRY(check_generators(__func__, c));
+    TNI_TRY(tni_parts_of(__func__, c, &parts));
+    TNI_TRY(open_checkpoint(&file, __func__, path));
+    return load(&file, c, &parts);
 }
 
 tn_status tni_checkpoint_verify(const char *function, const char *path, int *error)

@@ -126,17 +126,14 @@ static tn_status no_map(const tni_input *in)
 static tn_status read_map(const tni_input *in, const tni_json_node *map, tni_choice *c,
                           tn_list *all)
 {
-    tni_map read = { .names = true };
-    tn_status status = TN_OK;
-    for (const tni_json_node *m = tni_json_first(map); m && status == TN_OK;
-         m = tni_json_after(m)) {
-        status = m->kind == '"' ? add_shard(in, m->text, c, &read, all) : no_map(in);
-        if (status == TN_OK && !tni_list_find(all, m->key) &&
+    tni_map TN_WHEN_LEFT(tni_map_free) read = { .names = true };
+    for (const tni_json_node *m = tni_json_first(map); m; m = tni_json_after(m)) {
+        TNI_TRY(m->kind == '"' ? add_shard(in, m->text, c, &read, all) : no_map(in));
+        if (!tni_list_find(all, m->key) &&
             !(c->left.n && memmem(c->left.data, c->left.n, m->key, strlen(m->key))))
-            status = tni_input_bad(in, "%.64s is not in %.64s", m->key, m->text);
+            return tni_input_bad(in, "%.64s is not in %.64s", m->key, m->text);
     }
-    tni_map_free(&read);
-    return status;
+    return TN_OK;
 }
 
 /* An index, as Hugging Face's tools write it: { "metadata": ..., "weight_map": { NAME: FILE } }. */
@@ -265,14 +262,13 @@ static tn_status load_into(const char *function, tn_module *m, const char *path,
     if (report) *report = (tn_load_report){ 0 };
     if (!m) return tni_null(function, "m", "a module");
     TNI_SCOPES_STAY;
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     tni_choice c = { .o = o, .weights = true };
     tn_list *list = load_chosen(function, path, &c, NULL);
     tn_status status = list ? TN_OK : tni_pending();
     if (list && tn_load_state_dict(m, list, o, report) != TN_OK)
         status = tni_in_file(function, path);
     report_choice(&c, report);
-    tn_scope_end(scope);
     return status;
 }
 

@@ -290,10 +290,7 @@ static tn_status read_lists(tni_safetensors *file, tni_parts *parts)
         tn_list **list = parts->lists.cell[i].value;
         if (list && !(*list = tn_list_new())) return tni_pending();
     }
-    tn_scope scope = tn_scope_begin();
-    tn_status status = split(tni_safetensors_list(file, NULL), parts);
-    tn_scope_end(scope);
-    TNI_TRY(status);
+    TN_SCOPE TNI_TRY(split(tni_safetensors_list(file, NULL), parts));
     TNI_TRY(tni_unread_fill(parts->grads, NULL, true));
     return tni_unread_fill(parts->batch, NULL, true);
 }

@@ -153,18 +153,15 @@ static tn_status copy_versions(tn_list *list, const tn_list *from)
 {
     const block *b = (const block *)from;
     block *to = (block *)list;
-    size_t nbytes = ((size_t)b->n_modules + 1) * sizeof(int);
-    int *at = tni_alloc(nbytes);
-    tn_status status = at ? TN_OK : TN_E_NOMEM;
-    for (int i = 0; i < b->n_modules && status == TN_OK; i++) {
+    TNI_ITEMS(int, at, b->n_modules);
+    for (int i = 0; at && i < b->n_modules; i++) {
         const record *r = &b->modules[i];
         at[i] = r->name ? child_of(to, at[r->parent], r->name, strlen(r->name), true)
                         : module_at(to, "", 0, true);
-        if (at[i] < 0) status = TN_E_NOMEM;
-        if (at[i] >= 0 && r->version) to->modules[at[i]].version = r->version;
+        if (at[i] < 0) return TN_E_NOMEM;
+        if (r->version) to->modules[at[i]].version = r->version;
     }
-    if (at) tni_free(at, nbytes);
-    return status;
+    return at ? TN_OK : TN_E_NOMEM;
 }
 
 /* ---- entries --------------------------------------------------------------------------------- */

@@ -222,11 +222,10 @@ int64_t tn_count_parameters(tn_module *m, bool trainable_only)
 {
     int64_t n = 0;
     if (tni_module_check("tn_count_parameters", m) != TN_OK) return -1;
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     const tn_list *all = scope.depth < 0 ? NULL : tn_parameters(m);
     for (int i = 0; all && i < all->n; i++)
         if (!trainable_only || all->entry[i].tensor->requires_grad)
             n += tn_numel(all->entry[i].tensor);
-    tn_scope_end(scope);
     return all ? n : -1;
 }

@@ -241,6 +241,8 @@ static inline void tni_scopes_go(const size_t *was)
 #define TNI_SCOPES_STAY                                                                            \
     __attribute__((cleanup(tni_scopes_go), unused)) const size_t tni_scopes_were_ =                \
         tni_scope_guard()
+/* A scope, named scope, up to the end of the block. */
+#define TNI_SCOPED tn_scope TN_WHEN_LEFT(tn_leave_scope_) scope = tn_scope_begin()
 /* Ends s, after the guard set in or around it (NULL: none). out[0..n), if status is TN_OK, belong
  * to the scope around it; otherwise, or if there is no memory for that, all are NULL. */
 tn_status tni_scope_hand_over(tn_scope s, const size_t *guarded, tn_status status, int64_t n,

@@ -190,12 +190,10 @@ tn_status tni_random_uniform(tn_tensor *t, double low, double high)
     if (!tni_is_half(t->dtype) || low >= high || tni_shape_numel(&t->shape) == 0)
         return fill(t, draw_uniforms, bounds);
     /* the mask first: if it does not fit, nothing is drawn */
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     tn_tensor *mask = tni_new_dense(&t->shape, TN_BOOL, t->storage->device);
-    tn_status status = mask ? fill(t, draw_uniforms, bounds) : tni_pending();
-    if (status == TN_OK) status = leave_out_the_end(t, mask, low, high);
-    tn_scope_end(scope);
-    return status;
+    TNI_TRY(mask ? fill(t, draw_uniforms, bounds) : tni_pending());
+    return leave_out_the_end(t, mask, low, high);
 }
 
 tn_status tni_random_normal(tn_tensor *t, double mean, double deviation)
@@ -227,12 +225,11 @@ static tn_tensor *draw_and_cast(tn_tensor *t, tn_tensor *cast, bool normal)
 {
     const tni_backend *backend = tni_backend_of(t);
     tni_array drawn = tni_array_of(t), to = tni_array_of(cast);
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     tn_tensor *mask = tni_new_dense(&t->shape, TN_BOOL, t->storage->device);
     tn_status status = mask ? draw_into(t, normal, true) : tni_pending();
     if (status == TN_OK) status = backend->copy(&(tni_copy){ .y = to, .x = drawn });
     if (status == TN_OK && !normal) status = leave_out_the_end(cast, mask, 0.0, 1.0);
-    tn_scope_end(scope);
     return status == TN_OK ? cast : NULL;
 }
 
@@ -326,12 +323,10 @@ tn_tensor *tn_randint_like(tn_tensor *t, int64_t low, int64_t high)
                         ": want low < high, and numbers that %s can hold",
                         low, high, tn_dtype_name(t->dtype));
     tn_tensor *y = tn_empty_like(t);
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     const tn_tensor *from = y ? tn_randint(low, high, t->shape) : NULL;
     size_t nbytes = (size_t)tni_shape_numel(&t->shape) * sizeof(int64_t);
-    if (!from || tni_write_host(y, tni_data(from), nbytes, TN_I64) != TN_OK) y = NULL;
-    tn_scope_end(scope);
-    return y;
+    return from && tni_write_host(y, tni_data(from), nbytes, TN_I64) == TN_OK ? y : NULL;
 }
 
 tn_tensor *tn_randperm(int64_t n)

@@ -14,9 +14,8 @@ static tn_tensor *sequential_forward(tn_module *self, tn_tensor *x)
     for (int i = 0; x && i < self->state->n; i++) {
         tn_module *child = self->state->slot[i].child; /* NULL: a tensor registered by a user */
         if (!child || tni_no_module(child)) continue;
-        tn_scope scope = tn_scope_begin();
+        TNI_SCOPED;
         tn_tensor *y = scope.depth < 0 ? NULL : tn_keep(tn_forward(child, x));
-        tn_scope_end(scope);
         tn_drop(x);
         x = y;
     }

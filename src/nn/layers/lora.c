@@ -214,7 +214,7 @@ tn_status tni_lora_add(const char *function, tn_module *m, const char *patterns,
     if (!o.name) o.name = "default";
     o.rank = tni_or_int(o.rank, 8);
     if (o.alpha == 0) o.alpha = 8;
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     const tn_list *all = all_of(function, m);
     tn_status status = all ? check(function, all, patterns, &o) : tni_pending();
     const bool begun = status == TN_OK;
@@ -227,7 +227,6 @@ tn_status tni_lora_add(const char *function, tn_module *m, const char *patterns,
     if (status == TN_OK) status = each(all, NULL, OFF);
     if (status == TN_OK) status = each(all, o.name, ON);
     if (status != TN_OK && begun) tni_disregard(each(all, o.name, TAKE_OUT));
-    tn_scope_end(scope);
     return status;
 }
 
@@ -238,14 +237,13 @@ tn_status tn_lora(tn_module *m, const char *patterns, tn_lora_options o)
 
 static tn_status run(const char *function, tn_module *m, const char *name, int n, const op *ops)
 {
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     const tn_list *all = all_of(function, m);
     tn_status status = all ? TN_OK : tni_pending();
     bool found = !name || !all;
     for (int i = 0; !found && i < all->n; i++) found = lora_of(all->entry[i].owner, name);
     if (!found) status = tni_error(TN_E_NAME, "%s: no Linear has a \"%s\"", function, name);
     for (int i = 0; status == TN_OK && i < n; i++) status = each(all, name, ops[i]);
-    tn_scope_end(scope);
     return status;
 }
 

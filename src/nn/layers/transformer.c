@@ -191,10 +191,9 @@ static tn_tensor *stack_forward(const stack *m, tn_tensor *x, const context *c)
     int n = tn_module_children(m->layers);
     tn_keep(x);
     for (int i = 0; x && i < n; i++) {
-        tn_scope scope = tn_scope_begin();
+        TNI_SCOPED;
         tn_module *layer = tn_module_child(m->layers, i);
         tn_tensor *y = scope.depth < 0 ? NULL : tn_keep(forward_one(layer, x, c));
-        tn_scope_end(scope);
         tn_drop(x);
         x = y;
     }
