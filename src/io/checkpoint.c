@@ -160,17 +160,13 @@ tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path)
 static tn_status open_checkpoint(tni_safetensors *file, const char *f, const char *path)
 {
     TNI_TRY(tni_safetensors_open(file, f, path));
-    tn_status status = TN_OK;
     const char *version = tni_safetensors_string(file, TNI_CHECKPOINT);
-    if (!version)
-        status = bad(file, "not a checkpoint (for a file of weights: tn_load)");
-    else if (strcmp(version, TNI_CHECKPOINT_NOW) != 0)
-        status =
-            bad(file, "a checkpoint of version %.16s: want version " TNI_CHECKPOINT_NOW, version);
-    else if (!tni_safetensors_string(file, TNI_CHECKSUM))
-        status = bad(file, "a checkpoint without its checksum");
-    if (status != TN_OK) tni_safetensors_close(file);
-    return status;
+    if (!version) return bad(file, "not a checkpoint (for a file of weights: tn_load)");
+    if (strcmp(version, TNI_CHECKPOINT_NOW) != 0)
+        return bad(file, "a checkpoint of version %.16s: want version " TNI_CHECKPOINT_NOW,
+                   version);
+    if (tni_safetensors_string(file, TNI_CHECKSUM)) return TN_OK;
+    return bad(file, "a checkpoint without its checksum");
 }
 
 static tn_status check_random(const tni_safetensors *file, const beside *s)
@@ -239,24 +235,21 @@ tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path)
 
 tn_status tni_checkpoint_verify(const char *function, const char *path, int *error)
 {
-    tni_safetensors file;
+    tni_safetensors TN_WHEN_LEFT(tni_safetensors_close) file;
     tn_status status = open_checkpoint(&file, function, path);
     *error = file.in.error;
-    if (status == TN_OK) status = tni_safetensors_verify(&file);
-    tni_safetensors_close(&file);
-    return status;
+    return status == TN_OK ? tni_safetensors_verify(&file) : status;
 }
 
 tn_status tn_checkpoint_peek(const char *path, tn_metadata *metadata, int64_t *step)
 {
-    tni_safetensors file;
+    tni_safetensors TN_WHEN_LEFT(tni_safetensors_close) file;
     TNI_TRY(open_checkpoint(&file, "tn_checkpoint_peek", path));
     int64_t at = 0;
     tn_metadata pairs = { 0 };
-    tn_status status = value(NULL, &file, "step", TN_I64, 0, &at);
-    if (status == TN_OK) status = tni_safetensors_metadata(&file, "tenon.", &pairs);
-    if (status == TN_OK && metadata) *metadata = pairs;
-    if (status == TN_OK && step) *step = at;
-    tni_safetensors_close(&file);
-    return status;
+    TNI_TRY(value(NULL, &file, "step", TN_I64, 0, &at));
+    TNI_TRY(tni_safetensors_metadata(&file, "tenon.", &pairs));
+    if (metadata) *metadata = pairs;
+    if (step) *step = at;
+    return TN_OK;
 }

@@ -139,27 +139,24 @@ static tn_status read_map(const tni_input *in, const tni_json_node *map, tni_cho
 /* An index, as Hugging Face's tools write it: { "metadata": ..., "weight_map": { NAME: FILE } }. */
 static tn_status read_index(const tni_input *in, tni_bytes *text, tni_choice *c, tn_list *all)
 {
-    tni_json_tree tree;
     const tni_json_node *map = NULL;
     int maps = 0;
     TNI_TRY(tni_bytes_file(text, in->function, in->path, tn_get_file_limits().header_bytes));
-    tn_status status = tni_json_tree_read(&tree, text->data, text->n) ? TN_OK : tni_pending();
+    tni_json_tree TN_WHEN_LEFT(tni_json_tree_free) tree;
+    bool read = tni_json_tree_read(&tree, text->data, text->n);
     if (tree.problem)
-        status = tni_input_bad(in, "it is not JSON: %s at byte %zu", tree.problem, tree.at);
-    for (const tni_json_node *m = status == TN_OK ? tni_json_first(tree.node) : NULL; m;
-         m = tni_json_after(m))
+        return tni_input_bad(in, "it is not JSON: %s at byte %zu", tree.problem, tree.at);
+    if (!read) return tni_pending();
+    for (const tni_json_node *m = tni_json_first(tree.node); m; m = tni_json_after(m))
         if (!strcmp(m->key, "weight_map")) map = m, maps++;
-    if (status == TN_OK)
-        status = maps == 1 && map->kind == '{' ? read_map(in, map, c, all) : no_map(in);
-    tni_json_tree_free(&tree);
-    return status;
+    return maps == 1 && map->kind == '{' ? read_map(in, map, c, all) : no_map(in);
 }
 
 static tn_list *load_index(const tni_input *in, tni_choice *c)
 {
     if (c->shard)
         return tni_nothing(tni_input_bad(in, "JSON text, named by an index: want weights"));
-    tni_bytes text = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) text = { 0 };
     tn_list *all = tn_list_new();
     tn_status status = all ? TN_OK : tni_pending();
     const char *key = c->o.key;
@@ -168,7 +165,6 @@ static tn_list *load_index(const tni_input *in, tni_choice *c)
     if (status == TN_OK) TN_SCOPE status = read_index(in, &text, c, all);
     c->o.key = key;
     c->picked = c->shard = false;
-    tni_bytes_free(&text);
     return status == TN_OK ? all : NULL;
 }
 

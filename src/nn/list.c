@@ -393,29 +393,21 @@ static tn_list *collected(const char *function, tn_module *m, collector c)
     return tni_list_made(guarded, function, status == TN_OK ? c.list : NULL);
 }
 
-tn_list *tn_parameters_with(tn_module *m, tn_walk_options o)
-{
-    return collected("tn_parameters_with", m, (collector){ .o = o, .parameters = true });
-}
-
-tn_list *tn_buffers_with(tn_module *m, tn_walk_options o)
-{
-    return collected("tn_buffers_with", m, (collector){ .o = o, .buffers = true });
-}
-
-tn_list *tn_parameters(tn_module *m)
-{
-    return collected("tn_parameters", m, (collector){ .parameters = true });
-}
+#define LISTS(tn_name, tn_name_with, kind)                                                         \
+    tn_list *tn_name(tn_module *m)                                                                 \
+    {                                                                                              \
+        return collected(#tn_name, m, (collector){ .kind = true });                                \
+    }                                                                                              \
+    tn_list *tn_name_with(tn_module *m, tn_walk_options o)                                         \
+    {                                                                                              \
+        return collected(#tn_name_with, m, (collector){ .o = o, .kind = true });                   \
+    }
+LISTS(tn_parameters, tn_parameters_with, parameters)
+LISTS(tn_buffers, tn_buffers_with, buffers)
 
 tn_list *tn_named_parameters(tn_module *m, const char *prefix)
 {
     return collected(__func__, m, (collector){ .o.prefix = prefix, .parameters = true });
-}
-
-tn_list *tn_buffers(tn_module *m)
-{
-    return collected("tn_buffers", m, (collector){ .buffers = true });
 }
 
 /* What a file holds: persistent tensors only, under every name. */

@@ -248,28 +248,6 @@ static tn_tensor *drawn(const char *f, tn_shape shape, bool normal, tn_dtype dty
     return cast ? draw_and_cast(t, cast, normal) : NULL;
 }
 
-tn_tensor *tn_rand_as(tn_shape shape, tn_dtype dtype, tn_device device)
-{
-    return drawn("tn_rand_as", shape, false, dtype, device);
-}
-
-tn_tensor *tn_randn_as(tn_shape shape, tn_dtype dtype, tn_device device)
-{
-    return drawn("tn_randn_as", shape, true, dtype, device);
-}
-
-tn_tensor *tn_rand_like(tn_tensor *t)
-{
-    if (!tni_present("tn_rand_like", "t", t)) return NULL;
-    return drawn("tn_rand_like", t->shape, false, t->dtype, t->storage->device);
-}
-
-tn_tensor *tn_randn_like(tn_tensor *t)
-{
-    if (!tni_present("tn_randn_like", "t", t)) return NULL;
-    return drawn("tn_randn_like", t->shape, true, t->dtype, t->storage->device);
-}
-
 static tn_tensor *filled(const char *f, tn_shape shape, draw draw, double a, double b)
 {
     TNI_HOLD_TRAPS;
@@ -277,15 +255,22 @@ static tn_tensor *filled(const char *f, tn_shape shape, draw draw, double a, dou
     return t && fill(t, draw, (double[]){ a, b, 0.0 }) == TN_OK ? t : NULL;
 }
 
-tn_tensor *tn_rand(tn_shape shape)
-{
-    return filled("tn_rand", shape, draw_uniforms, 0.0, 1.0);
-}
-
-tn_tensor *tn_randn(tn_shape shape)
-{
-    return filled("tn_randn", shape, draw_normals, 0.0, 1.0);
-}
+#define RANDOM(tn_name, tn_name_as, tn_name_like, normal, draw)                                    \
+    tn_tensor *tn_name(tn_shape shape)                                                             \
+    {                                                                                              \
+        return filled(#tn_name, shape, draw, 0.0, 1.0);                                            \
+    }                                                                                              \
+    tn_tensor *tn_name_as(tn_shape shape, tn_dtype dtype, tn_device device)                        \
+    {                                                                                              \
+        return drawn(#tn_name_as, shape, normal, dtype, device);                                   \
+    }                                                                                              \
+    tn_tensor *tn_name_like(tn_tensor *t)                                                          \
+    {                                                                                              \
+        if (!tni_present(#tn_name_like, "t", t)) return NULL;                                      \
+        return drawn(#tn_name_like, t->shape, normal, t->dtype, t->storage->device);               \
+    }
+RANDOM(tn_rand, tn_rand_as, tn_rand_like, false, draw_uniforms)
+RANDOM(tn_randn, tn_randn_as, tn_randn_like, true, draw_normals)
 
 tn_tensor *tn_bernoulli(tn_shape shape, double p)
 {

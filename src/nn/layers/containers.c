@@ -73,15 +73,14 @@ tn_module *tn_sequential_from(tn_module *const *children, int n)
     return tn_module_done(m);
 }
 
-tn_module *tn_module_list_new(void)
-{
-    return tn_module_done(tn_module_new(&types[MODULE_LIST]));
-}
-
-tn_module *tn_module_dict_new(void)
-{
-    return tn_module_done(tn_module_new(&types[MODULE_DICT]));
-}
+#define CONSTRUCTOR(tn_name_new, type)                                                             \
+    tn_module *tn_name_new(void)                                                                   \
+    {                                                                                              \
+        return tn_module_done(tn_module_new(&types[type]));                                        \
+    }
+CONSTRUCTOR(tn_module_list_new, MODULE_LIST)
+CONSTRUCTOR(tn_module_dict_new, MODULE_DICT)
+CONSTRUCTOR(tn_parameter_list_new, PARAMETER_LIST)
 
 tn_status tn_module_append(tn_module *list, tn_module *child)
 {
@@ -95,11 +94,6 @@ tn_status tn_module_append(tn_module *list, tn_module *child)
 }
 
 /* ---- of tensors ------------------------------------------------------------------------------ */
-
-tn_module *tn_parameter_list_new(void)
-{
-    return tn_module_done(tn_module_new(&types[PARAMETER_LIST]));
-}
 
 tn_module *tn_buffer_list_new(unsigned flags)
 {

@@ -181,10 +181,10 @@ static tn_status add(tn_module *linear, const tn_lora_options *o)
     const tn_shape a = TN_SHAPE(o->rank, in), b = TN_SHAPE(tn_size(w, 0), o->rank);
     tni_lora *l = tn_module_new(&tni_lora_type);
     if (!l) return tni_pending();
-    l->alpha = o->alpha, l->dropout = o->dropout, l->rslora = o->rslora;
+    l->alpha = o->alpha, l->rslora = o->rslora;
     l->scale = o->alpha / (o->rslora ? sqrt((double)o->rank) : (double)o->rank);
     l->base.state->training = linear->state->training;
-    tni_drops(&l->base, &l->dropout);
+    tni_drops(&l->base, &l->dropout, o->dropout);
     tn_register_parameter(&l->base, "lora_A", &l->a, tn_empty_as(a, dtype, tn_device_of(w)));
     tn_register_parameter(&l->base, "lora_B", &l->b, tn_empty_as(b, dtype, tn_device_of(w)));
     tn_register_buffer(&l->base, "merged", &l->merged, TN_NONE, TN_CACHE);

@@ -408,8 +408,7 @@ static tn_module *make(const char *function, int kind, bool cell, int64_t in, in
     m->out = tni_or_int(o->proj_size, hidden);
     m->layers = cell ? 0 : tni_or_int(o->layers, 1);
     m->directions = o->bidirectional ? 2 : 1;
-    m->dropout = o->dropout;
-    if (m->layers > 1) tni_drops(&m->base, &m->dropout);
+    if (m->layers > 1) tni_drops(&m->base, &m->dropout, o->dropout);
     m->sequence_first = o->sequence_first;
     m->relu = o->relu;
     m->reset_before = o->reset_before;
