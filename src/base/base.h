@@ -84,7 +84,7 @@ extern _Thread_local uint64_t tni_error_count;
 /* The op whose forward runs in this thread, or NULL: for a backend's later messages. */
 extern TNI_THREAD const char *tni_op_running;
 /* TN_OK or the pending status: for functions whose callee already set the message. */
-TNI_SHARED tn_status tni_pending(void);
+#define tni_pending() tn_error_status()
 /* A thread's buffers for text (texts.c), made at first use and given back when the thread ends. */
 typedef struct tni_texts {
     char message[2048];

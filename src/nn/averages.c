@@ -239,15 +239,13 @@ static tn_status changed(const char *function, tn_module *self, tn_module *model
     return scope.depth < 0 ? tni_pending() : change(function, m, model);
 }
 
-tn_status tn_ema_update(tn_module *self, tn_module *model)
-{
-    return changed("tn_ema_update", self, model, update);
-}
-
-tn_status tn_ema_use(tn_module *self, tn_module *model)
-{
-    return changed("tn_ema_use", self, model, use);
-}
+#define CHANGE(tn_name, change)                                                                    \
+    tn_status tn_name(tn_module *self, tn_module *model)                                           \
+    {                                                                                              \
+        return changed(#tn_name, self, model, change);                                             \
+    }
+CHANGE(tn_ema_update, update)
+CHANGE(tn_ema_use, use)
 
 tn_module *tn_ema_module(tn_module *self)
 {

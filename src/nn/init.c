@@ -45,19 +45,15 @@ static tn_status check(const char *function, const tn_tensor *t)
     return TN_OK;
 }
 
-tn_status tn_init_uniform(tn_tensor *t, double low, double high)
-{
-    tn_status status = check("tn_init_uniform", t);
-    TN_NO_GRAD if (status == TN_OK && !tni_init_skipped) status = tn_uniform_(t, low, high);
-    return status;
-}
-
-tn_status tn_init_normal(tn_tensor *t, double mean, double deviation)
-{
-    tn_status status = check("tn_init_normal", t);
-    TN_NO_GRAD if (status == TN_OK && !tni_init_skipped) status = tn_normal_(t, mean, deviation);
-    return status;
-}
+#define DRAWS(tn_init_name, tn_name_, first, second)                                               \
+    tn_status tn_init_name(tn_tensor *t, double first, double second)                              \
+    {                                                                                              \
+        tn_status status = check(#tn_init_name, t);                                                \
+        TN_NO_GRAD if (status == TN_OK && !tni_init_skipped) status = tn_name_(t, first, second);  \
+        return status;                                                                             \
+    }
+DRAWS(tn_init_uniform, tn_uniform_, low, high)
+DRAWS(tn_init_normal, tn_normal_, mean, deviation)
 
 tn_status tn_init_constant(tn_tensor *t, double value)
 {

@@ -165,17 +165,14 @@ static const tni_slot *get_child(const char *function, const tn_module *m, int i
     return slot;
 }
 
-tn_module *tn_module_child(const tn_module *m, int i)
-{
-    const tni_slot *slot = get_child("tn_module_child", m, i);
-    return slot ? slot->child : NULL;
-}
-
-const char *tn_module_child_name(const tn_module *m, int i)
-{
-    const tni_slot *slot = get_child("tn_module_child_name", m, i);
-    return slot ? slot->name : NULL;
-}
+#define OF_CHILD(type, tn_name, what)                                                              \
+    type *tn_name(const tn_module *m, int i)                                                       \
+    {                                                                                              \
+        const tni_slot *slot = get_child(#tn_name, m, i);                                          \
+        return slot ? slot->what : NULL;                                                           \
+    }
+OF_CHILD(tn_module, tn_module_child, child)
+OF_CHILD(const char, tn_module_child_name, name)
 
 /* ---- train and eval, gradients --------------------------------------------------------------- */
 

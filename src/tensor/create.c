@@ -291,12 +291,10 @@ tn_tensor *tn_from_data(const void *data, tn_shape shape, tn_dtype dtype)
     return from_data("tn_from_data", data, shape, dtype);
 }
 
-tn_tensor *tn_from_floats(const float *values, tn_shape shape)
-{
-    return from_data("tn_from_floats", values, shape, TN_F32);
-}
-
-tn_tensor *tn_from_ints(const int64_t *values, tn_shape shape)
-{
-    return from_data("tn_from_ints", values, shape, TN_I64);
-}
+#define FROM_VALUES(tn_name, type, dtype)                                                          \
+    tn_tensor *tn_name(const type *values, tn_shape shape)                                         \
+    {                                                                                              \
+        return from_data(#tn_name, values, shape, dtype);                                          \
+    }
+FROM_VALUES(tn_from_floats, float, TN_F32)
+FROM_VALUES(tn_from_ints, int64_t, TN_I64)

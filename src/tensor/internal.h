@@ -114,7 +114,7 @@ const char *tni_text(const tn_tensor *t);
 
 /* A new tensor with its own storage, in the current scope. Fails without an open scope. */
 tn_tensor *tni_new(const tni_spec *spec, tn_device device);
-tn_tensor *tni_new_dense(const tn_shape *shape, tn_dtype dtype, tn_device device);
+#define tni_new_dense(shape, dtype, device) tni_create("", *(shape), dtype, device)
 /* The same for a public function, whose name starts the error message. */
 tn_tensor *tni_create(const char *function, tn_shape shape, tn_dtype dtype, tn_device device);
 /* ---- C scalars beside tensors ---- */

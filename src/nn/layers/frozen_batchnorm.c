@@ -171,12 +171,10 @@ static tn_module *convert(const char *function, replacement make, tn_module *m)
     return NULL;
 }
 
-tn_module *tn_freeze_batch_norm(tn_module *m)
-{
-    return convert("tn_freeze_batch_norm", frozen_for, m);
-}
-
-tn_module *tn_thaw_batch_norm(tn_module *m)
-{
-    return convert("tn_thaw_batch_norm", thawed_for, m);
-}
+#define CONVERSION(tn_name, make)                                                                  \
+    tn_module *tn_name(tn_module *m)                                                               \
+    {                                                                                              \
+        return convert(#tn_name, make, m);                                                         \
+    }
+CONVERSION(tn_freeze_batch_norm, frozen_for)
+CONVERSION(tn_thaw_batch_norm, thawed_for)
