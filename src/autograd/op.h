@@ -239,6 +239,12 @@ static inline tn_status tni_give_dx(tni_grad *g, tn_tensor *dx)
     return TN_OK;
 }
 
+/* The backward of that name, of one gradient: dx is the expression, of g. */
+#define TNI_DX(name_, dx_)                                                                         \
+    static tn_status name_(tni_grad *g)                                                            \
+    {                                                                                              \
+        return tni_give_dx(g, dx_);                                                                \
+    }
 /* Backwards that several ops share. */
 tn_status tni_passed_on(tni_grad *g); /* every dx is dy */
 /* Of a linear op of one input: dx is op->transpose of dy, with the same args. */

@@ -126,15 +126,14 @@ static tn_status check_generators(const char *function, const tn_checkpoint *c)
 static tn_status save(const char *f, const tn_checkpoint *c, const tni_parts *parts,
                       const char *path)
 {
-    beside s;
+    beside TN_WHEN_LEFT(end) s;
     tn_list *list = tn_list_new();
-    tn_status status = begin(&s, c) && list ? TN_OK : tni_pending();
-    for (int i = -1; status == TN_OK && i < c->n_generators; i++)
+    if (!begin(&s, c) || !list) return tni_pending();
+    for (int i = -1; i < c->n_generators; i++)
         tn_generator_get_state(generator_of(c, i), s.random[i + 1]);
     if (c->loader) tni_loader_get(c->loader, &s.loader.state);
-    if (status == TN_OK) status = values_of(&s, list, NULL);
-    end(&s);
-    TNI_TRY(status == TN_OK ? tni_parts_save(f, parts, list) : status);
+    TNI_TRY(values_of(&s, list, NULL));
+    TNI_TRY(tni_parts_save(f, parts, list));
     return tni_safetensors_write(f, path, list, (tni_writing){ &c->metadata, .checkpoint = true });
 }
 
@@ -209,7 +208,7 @@ static void commit(tn_checkpoint *c, const beside *s, tni_parts *parts)
 
 static tn_status load(tni_safetensors *file, tn_checkpoint *c, tni_parts *parts)
 {
-    beside s;
+    beside TN_WHEN_LEFT(end) s;
     tn_status status = begin(&s, c) ? stage(file, &s) : TN_E_NOMEM;
     size_t guarded = tni_scope_guard();
     tn_scope scope = tn_scope_begin(); /* after the metadata, which stays */
@@ -218,7 +217,6 @@ static tn_status load(tni_safetensors *file, tn_checkpoint *c, tni_parts *parts)
     tn_scope_end(scope);
     if (tni_scope_unguard(guarded) && status == TN_OK)
         c->metadata = (tn_metadata){ 0 }; /* a hook ended its scope, which freed it */
-    end(&s);
     return status;
 }
 

@@ -93,11 +93,7 @@ static tn_status reshape_shape(tni_call *c)
     return TN_OK;
 }
 
-static tn_status reshape_backward(tni_grad *g)
-{
-    return tni_give_dx(g, tn_reshape(g->dy, g->in[0].shape));
-}
-
+TNI_DX(reshape_backward, tn_reshape(g->dy, g->in[0].shape))
 VIEW(reshape, "y = x in another shape", "dx = dy in x's shape", reshape_backward)
 
 /* shape with its -1 worked out for n elements; false + message when it does not fit */
