@@ -1,6 +1,4 @@
-/*
- * input.c - reading whole regular files, and a growing byte buffer.
- */
+/* input.c - reading whole regular files, and a growing byte buffer. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,6 +1,4 @@
-/*
- * save.c - saving weights, a module or any list of tensors: the name decides the format.
- */
+/* save.c - saving weights, a module or any list of tensors: the name decides the format. */
 #include "io/choice.h"
 
 tn_status tni_in_file(const char *function, const char *path)

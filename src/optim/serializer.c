@@ -1,6 +1,4 @@
-/*
- * serializer.c - fields to and from a list of named tensors, with one message for all misfits.
- */
+/* serializer.c - fields to and from a list of named tensors, with one message for all misfits. */
 #include "optim/serializer.h"
 
 /* ---- what loading changes -------------------------------------------------------------------- */
