@@ -165,14 +165,14 @@ static const tni_slot *get_child(const char *function, const tn_module *m, int i
     return slot;
 }
 
-#define OF_CHILD(type, tn_name, what)                                                              \
+#define OF_CHILD(tn_name, type, what)                                                              \
     type *tn_name(const tn_module *m, int i)                                                       \
     {                                                                                              \
         const tni_slot *slot = get_child(#tn_name, m, i);                                          \
         return slot ? slot->what : NULL;                                                           \
     }
-OF_CHILD(tn_module, tn_module_child, child)
-OF_CHILD(const char, tn_module_child_name, name)
+OF_CHILD(tn_module_child, tn_module, child)
+OF_CHILD(tn_module_child_name, const char, name)
 
 /* ---- train and eval, gradients --------------------------------------------------------------- */
 

@@ -255,7 +255,7 @@ static tn_tensor *filled(const char *f, tn_shape shape, draw draw, double a, dou
     return t && fill(t, draw, (double[]){ a, b, 0.0 }) == TN_OK ? t : NULL;
 }
 
-#define RANDOM(tn_name, tn_name_as, tn_name_like, normal, draw)                                    \
+#define RANDOM(tn_name, tn_name_as, normal, draw)                                                  \
     tn_tensor *tn_name(tn_shape shape)                                                             \
     {                                                                                              \
         return filled(#tn_name, shape, draw, 0.0, 1.0);                                            \
@@ -263,14 +263,18 @@ static tn_tensor *filled(const char *f, tn_shape shape, draw draw, double a, dou
     tn_tensor *tn_name_as(tn_shape shape, tn_dtype dtype, tn_device device)                        \
     {                                                                                              \
         return drawn(#tn_name_as, shape, normal, dtype, device);                                   \
-    }                                                                                              \
-    tn_tensor *tn_name_like(tn_tensor *t)                                                          \
-    {                                                                                              \
-        if (!tni_present(#tn_name_like, "t", t)) return NULL;                                      \
-        return drawn(#tn_name_like, t->shape, normal, t->dtype, t->storage->device);               \
     }
-RANDOM(tn_rand, tn_rand_as, tn_rand_like, false, draw_uniforms)
-RANDOM(tn_randn, tn_randn_as, tn_randn_like, true, draw_normals)
+RANDOM(tn_rand, tn_rand_as, false, draw_uniforms)
+RANDOM(tn_randn, tn_randn_as, true, draw_normals)
+
+#define RANDOM_LIKE(tn_name, normal)                                                               \
+    tn_tensor *tn_name(tn_tensor *t)                                                               \
+    {                                                                                              \
+        if (!tni_present(#tn_name, "t", t)) return NULL;                                           \
+        return drawn(#tn_name, t->shape, normal, t->dtype, t->storage->device);                    \
+    }
+RANDOM_LIKE(tn_rand_like, false)
+RANDOM_LIKE(tn_randn_like, true)
 
 tn_tensor *tn_bernoulli(tn_shape shape, double p)
 {
