@@ -141,13 +141,13 @@ tn_status tni_autocast_apply(const tn_op *op, const void *args, size_t args_size
 {
     tn_tensor *cast[TNI_MAX_IN];
     tn_scope scope = tn_scope_begin();
-    tn_status status = TN_OK;
     bool made = true;
     for (int i = 0; i < n_in && made; i++) {
         cast[i] = cast_input(in[i], wanted(op));
         made = cast[i] || !in[i];
     }
-    status = made ? tni_apply_n(op, args, args_size, n_in, cast, n_out, out) : tni_pending();
+    tn_status status =
+        made ? tni_apply_n(op, args, args_size, n_in, cast, n_out, out) : tni_pending();
     return tni_scope_hand_over(scope, NULL, status, n_out, out);
 }
 

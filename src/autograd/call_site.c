@@ -127,28 +127,17 @@ const char *tni_call_site_line(const tni_node *node)
     return line ? line : "";
 }
 
-bool tn_places(void)
-{
-    return on;
-}
-
-bool tn_set_places(bool places)
-{
-    bool was = on;
-    on = places;
-    tni_watch_places(on || tni_lines_wanted);
-    return was;
-}
-
-bool tn_lines(void)
-{
-    return tni_lines_wanted;
-}
-
-bool tn_set_lines(bool wanted)
-{
-    bool was = tni_lines_wanted;
-    tni_lines_wanted = wanted;
-    tni_watch_places(on || tni_lines_wanted);
-    return was;
-}
+#define SWITCH(tn_name, tn_set_name, wanted)                                                       \
+    bool tn_name(void)                                                                             \
+    {                                                                                              \
+        return wanted;                                                                             \
+    }                                                                                              \
+    bool tn_set_name(bool now)                                                                     \
+    {                                                                                              \
+        bool was = wanted;                                                                         \
+        wanted = now;                                                                              \
+        tni_watch_places(on || tni_lines_wanted);                                                  \
+        return was;                                                                                \
+    }
+SWITCH(tn_places, tn_set_places, on)
+SWITCH(tn_lines, tn_set_lines, tni_lines_wanted)

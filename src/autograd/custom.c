@@ -108,11 +108,10 @@ static tn_status run_forward(own *o, bool recorded, int n_in, tn_tensor *const *
     tn_custom c = { .own = o, .recorded = recorded, .n_in = n_in, .in = in };
     tn_dtype cast = tn_autocast();
     uint64_t errors = tni_error_count;
-    bool was = tn_set_grad_enabled(false);
+    tn_status status;
     tni_watch_suspended++; /* a watcher sees one op, not the ops inside */
-    tn_status status = o->type->forward(&c, n_in, in, o->n_out, out);
+    TN_NO_GRAD status = o->type->forward(&c, n_in, in, o->n_out, out);
     tni_watch_suspended--;
-    tn_set_grad_enabled(was);
     if (tn_autocast() != cast) tn_set_autocast(cast);
     status = tni_user_status(o->type->name, "forward", status ? status : c.failed, errors);
     for (int i = 0; status == TN_OK && i < o->n_out; i++) {
@@ -176,10 +175,9 @@ static tn_status keep_inputs(const own *o)
 /* Records c. Its outputs are new handles; results are what forward returned. */
 static tn_status record(own *o, tni_call *c, tn_tensor *const *results)
 {
-    size_t n = o->n_save ? o->n_save : 1;
-    tn_tensor **others = tni_alloc_n(n, sizeof *others);
+    TNI_ITEMS(tn_tensor *, others, o->n_save);
     if (!others) return TN_E_NOMEM;
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     c->n_saved = sort_saved(o, c->n_in, c->in, results, others);
     c->saved = others;
     o->op.reads[0] = c->n_saved ? TNI_SAVED : 0;
@@ -188,10 +186,7 @@ static tn_status record(own *o, tni_call *c, tn_tensor *const *results)
         if (!(others[i] = tn_scope_adopt(tni_alias_raw(others[i])))) status = tni_pending();
     if (status == TN_OK) status = tni_record(c, sizeof o);
     for (int i = 0; i < c->n_out && !o->node; i++) o->node = c->out[i]->node;
-    if (status == TN_OK && o->node) status = keep_inputs(o);
-    tn_scope_end(scope);
-    tni_free(others, n * sizeof *others);
-    return status;
+    return status == TN_OK && o->node ? keep_inputs(o) : status;
 }
 
 /* out[i]: new handles, in the current scope, for what forward computes. */
@@ -248,17 +243,16 @@ tn_status tn_apply_n(const tn_custom_op *op, void *user, int n_in, tn_tensor *co
         for (int i = 0; out && i < n_out; i++) out[i] = NULL;
         return status == TN_OK ? TN_E_NOMEM : status;
     }
-    size_t n = (size_t)n_out, size = 2 * n * sizeof *out + ((size_t)n_in + 1) * sizeof(uint64_t);
-    tn_tensor **results = tni_calloc(size); /* out may overlap in */
-    tn_tensor **made = results ? results + n : NULL;
-    if (!results) status = TN_E_NOMEM;
+    TNI_ZEROED(tn_tensor *, results, n_out); /* out may overlap in */
+    TNI_ZEROED(tn_tensor *, made, n_out);
+    TNI_ITEMS(uint64_t, versions, n_in);
+    if (!results || !made || !versions) status = TN_E_NOMEM;
     size_t guarded = tni_scope_guard();
     tn_scope scope = tn_scope_begin();
-    if (status == TN_OK) status = apply(o, n_in, in, results, made, (uint64_t *)(void *)(made + n));
+    if (status == TN_OK) status = apply(o, n_in, in, results, made, versions);
     own_drop(o);
-    status = tni_scope_hand_over(scope, &guarded, status, results ? n_out : 0, made);
-    for (int i = 0; i < n_out; i++) out[i] = results ? made[i] : NULL;
-    if (results) tni_free(results, size);
+    status = tni_scope_hand_over(scope, &guarded, status, made ? n_out : 0, made);
+    for (int i = 0; i < n_out; i++) out[i] = made ? made[i] : NULL;
     return status;
 }
 
@@ -339,17 +333,14 @@ static tn_status backward(tni_grad *g)
                          "tn_gradients: %s is once_differentiable: want its backward written with "
                          "ops, or no TN_CREATE_GRAPH (which tn_jvp, tn_hessian and tn_hvp set)",
                          o->type->name);
-    tn_status status = check_others(o, g);
-    size_t n = (size_t)g->n_out;
-    tn_tensor **dout = status == TN_OK ? tni_alloc_n(n, sizeof *dout) : NULL;
-    if (!dout) return status == TN_OK ? TN_E_NOMEM : status;
-    for (int i = 0; status == TN_OK && i < g->n_out; i++) {
+    TNI_TRY(check_others(o, g));
+    TNI_ITEMS(tn_tensor *, dout, g->n_out);
+    if (!dout) return TN_E_NOMEM;
+    for (int i = 0; i < g->n_out; i++) {
         bool takes = tn_dtype_is_float(g->out[i].dtype) && !o->plain[i];
-        if (!(dout[i] = takes ? tni_dy(g, i) : TN_NONE)) status = tni_pending();
+        if (!(dout[i] = takes ? tni_dy(g, i) : TN_NONE)) return tni_pending();
     }
-    if (status == TN_OK) status = run_backward(o, g, dout);
-    tni_free(dout, n * sizeof *dout);
-    return status;
+    return run_backward(o, g, dout);
 }
 
 /* ---- what forward and backward call ---------------------------------------------------------- */

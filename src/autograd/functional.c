@@ -197,14 +197,13 @@ static tn_status join_shapes(const derivation *d, const tn_tensor *a, const tn_t
 /* Row k of the Jacobians of `of`: row[i m + k], with a reference each. */
 static tn_status take_row(const derivation *d, tn_tensor *of, int64_t m, int64_t k, tn_tensor **row)
 {
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     tn_tensor **g = d->v, *seed = tni_basis(of, k);
     int flags = TN_RETAIN_GRAPH | (d->flags & TN_CREATE_GRAPH);
     tn_status status = seed ? gradients(d, of, seed, g, flags) : tni_pending();
     if (status == TN_OK) status = check_strict(d, of, g);
     if (status == TN_OK) status = fill_in(d, g);
     for (int i = 0; i < d->n && status == TN_OK; i++) row[i * m + k] = tn_keep(g[i]);
-    tn_scope_end(scope);
     return status;
 }
 
@@ -225,16 +224,14 @@ static tn_status jacobians(const derivation *d, tn_tensor *of, tn_tensor **out)
     if (m > INT_MAX)
         return tni_error(TN_E_NOMEM, "%s: %s: want at most %d elements", d->function, tni_text(of),
                          INT_MAX);
-    size_t n = (size_t)m * (size_t)d->n;
-    tn_tensor **row = tni_calloc_n(n, sizeof *row);
+    TNI_ZEROED(tn_tensor *, row, m * d->n);
     if (!row) return TN_E_NOMEM;
     for (int64_t k = 0; k < m && status == TN_OK; k++) status = take_row(d, of, m, k, row);
     for (int i = 0; i < d->n && status == TN_OK; i++) {
         status = join_shapes(d, of, d->x[i], &shape);
         if (!(out[i] = tn_reshape(tn_stack(row + i * m, (int)m, 0), shape))) status = tni_pending();
     }
-    for (size_t k = 0; k < n; k++) tn_drop(row[k]);
-    tni_free(row, n * sizeof *row);
+    for (int64_t k = 0; k < m * d->n; k++) tn_drop(row[k]);
     return status;
 }
 

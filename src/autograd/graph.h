@@ -1,6 +1,4 @@
-/*
- * graph.h - the graph that recorded ops leave behind: nodes, edges between them, what they keep.
- */
+/* graph.h - the graph that recorded ops leave behind: nodes, edges between them, what they keep. */
 #pragma once
 
 #include "autograd/op.h"

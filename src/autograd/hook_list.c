@@ -1,6 +1,4 @@
-/*
- * hook_list.c - hooks by id. A removed one leaves a gap, until half of the list is gaps.
- */
+/* hook_list.c - hooks by id. A removed one leaves a gap, until half of the list is gaps. */
 #include "autograd/hook_list.h"
 
 static atomic_llong ids = 1;

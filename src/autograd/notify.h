@@ -1,6 +1,4 @@
-/*
- * notify.h - how ops and engine notify the thread's watcher of events (tensor/watch.h).
- */
+/* notify.h - how ops and engine notify the thread's watcher of events (tensor/watch.h). */
 #pragma once
 
 #include "autograd/op.h"

@@ -239,6 +239,12 @@ static inline tn_status tni_give_dx(tni_grad *g, tn_tensor *dx)
     return TN_OK;
 }
 
+/* The backward of that name, of one gradient: dx is the expression, of g. */
+#define TNI_DX(name_, dx_)                                                                         \
+    static tn_status name_(tni_grad *g)                                                            \
+    {                                                                                              \
+        return tni_give_dx(g, dx_);                                                                \
+    }
 /* Backwards that several ops share. */
 tn_status tni_passed_on(tni_grad *g); /* every dx is dy */
 /* Of a linear op of one input: dx is op->transpose of dy, with the same args. */
@@ -264,6 +270,11 @@ static inline bool tni_composed(void)
 {
     return tn_grad_enabled();
 }
+
+/* A scope, and nothing is recorded, up to the end of the block. */
+#define TNI_UNRECORDED                                                                             \
+    TNI_SCOPED;                                                                                    \
+    const int TN_WHEN_LEFT(tn_leave_no_grad_) tni_recorded_ = tn_set_grad_enabled(false)
 
 /* Whether what has that name and those marks may be written now, or get another tensor: no constant
  * in a forward, no cache in a captured step, nothing with the values of an average. */

@@ -274,14 +274,13 @@ tn_status tni_region_writes(const tn_tensor *t)
     const tni_storage *s = t->storage;
     tn_status status = TN_OK;
     if (atomic_load_explicit(&s->buffer_marks, memory_order_relaxed) == 0) return TN_OK;
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     for (tni_region *r = tni_region_now; r && status == TN_OK; r = r->above) {
         if (has(r, s, 0)) continue;
         tni_undo u = { .key = s, .memory = tni_alias_all(t), .first = tn_version(t) };
         u.value = u.memory ? tni_copied(u.memory, t->dtype) : NULL;
         status = u.value ? add_undo(r, &u) : tni_pending();
     }
-    tn_scope_end(scope);
     return status;
 }
 
@@ -443,13 +442,12 @@ static tn_status run_again(tni_region *r)
     if (r->failed)
         return tni_error(TN_E_STATE, "tn_backward: a function of tn_recompute failed when it ran "
                                      "again: want a new forward");
-    size_t n = (size_t)r->n_in + (size_t)r->n_out;
-    tn_status status = check_inputs(r);
-    tn_tensor **in = status == TN_OK ? tni_calloc(n * sizeof *in) : NULL;
-    if (!in) return status == TN_OK ? TN_E_NOMEM : status;
+    TNI_TRY(check_inputs(r));
+    TNI_ZEROED(tn_tensor *, in, r->n_in + r->n_out);
+    if (!in) return TN_E_NOMEM;
     size_t guarded = tni_scope_guard();
     tn_scope scope = tn_scope_begin();
-    status = scope.depth < 0 ? tni_pending() : copy_inputs(r, in);
+    tn_status status = scope.depth < 0 ? tni_pending() : copy_inputs(r, in);
     if (status == TN_OK) status = prepare(r);
     if (status == TN_OK) {
         uint64_t drawn = r->drawn;
@@ -464,7 +462,6 @@ static tn_status run_again(tni_region *r)
     }
     tni_scope_unguard(guarded);
     tn_scope_end(scope);
-    tni_free(in, n * sizeof *in);
     if (r->ran)
         finish(r);
     else
@@ -559,12 +556,11 @@ tn_status tni_recompute(tn_recompute_function function, void *user, void (*relea
                         int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
 {
     tni_region *r = region_new(function, user, n_in, in, n_out);
-    size_t size = (size_t)n_out * sizeof *out;
-    tn_tensor **made = r ? tni_calloc(size) : NULL; /* out may overlap in */
+    TNI_ZEROED(tn_tensor *, made, n_out); /* out may overlap in */
     tn_status status = TN_E_NOMEM;
     if (r) r->release = release;
     if (!r && release) release(user);
-    if (made) {
+    if (r && made) {
         size_t guarded = tni_scope_guard();
         tn_scope scope = tn_scope_begin();
         status = scope.depth < 0 ? tni_pending() : call(r, in, made);
@@ -577,7 +573,6 @@ tn_status tni_recompute(tn_recompute_function function, void *user, void (*relea
         }
     }
     for (int i = 0; i < n_out; i++) out[i] = made ? made[i] : NULL;
-    if (made) tni_free(made, size);
     if (!r) return status;
     drop_fresh(r);
     tni_region_drop(r);

@@ -128,12 +128,11 @@ tn_status tni_sync_finish(tni_pass *p)
 {
     tn_status status = TN_OK;
     if (!p->synced) return TN_OK;
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     for (int part = 0; part < 3; part++) /* each for all syncs before the next */
         for (tni_sync *s = tni_syncs; s && status == TN_OK; s = s->next)
             if (s->active) status = part == 1 ? s->finish(s) : receive_others(p, s, part == 2);
     for (tni_sync *s = tni_syncs; s && status == TN_OK; s = s->next) s->agreed = s->active;
-    tn_scope_end(scope);
     return status;
 }
 

@@ -347,21 +347,16 @@ tn_status tn_set_allocator(const tn_allocator *a)
     return TN_OK;
 }
 
-tn_allocator tn_get_allocator(void)
-{
-    take();
-    tn_allocator copy = allocator;
-    give();
-    return copy;
-}
-
-tn_memory_stats tn_memory(void)
-{
-    take();
-    tn_memory_stats copy = stats;
-    give();
-    return copy;
-}
+#define COPY_OF(type, tn_name, what)                                                               \
+    type tn_name(void)                                                                             \
+    {                                                                                              \
+        take();                                                                                    \
+        type copy = what;                                                                          \
+        give();                                                                                    \
+        return copy;                                                                               \
+    }
+COPY_OF(tn_allocator, tn_get_allocator, allocator)
+COPY_OF(tn_memory_stats, tn_memory, stats)
 
 void tn_memory_reset_peak(void)
 {

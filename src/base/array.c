@@ -1,6 +1,4 @@
-/*
- * array.c - blocks of several items, growing arrays, and binary search in sorted ones.
- */
+/* array.c - blocks of several items, growing arrays, and binary search in sorted ones. */
 #include "base/base.h"
 
 void *tni_alloc_n(size_t n, size_t size)

@@ -84,7 +84,7 @@ extern _Thread_local uint64_t tni_error_count;
 /* The op whose forward runs in this thread, or NULL: for a backend's later messages. */
 extern TNI_THREAD const char *tni_op_running;
 /* TN_OK or the pending status: for functions whose callee already set the message. */
-TNI_SHARED tn_status tni_pending(void);
+#define tni_pending() tn_error_status()
 /* A thread's buffers for text (texts.c), made at first use and given back when the thread ends. */
 typedef struct tni_texts {
     char message[2048];
@@ -178,6 +178,22 @@ static inline bool tni_add_size(size_t a, size_t b, size_t *out)
 /* n items of `size` bytes; a product that overflows fails like running out of memory. */
 void *tni_alloc_n(size_t n, size_t size);
 TNI_SHARED void *tni_calloc_n(size_t n, size_t size);
+/* name: n items of that type up to the end of the block, as they come or zeroed. NULL + message. */
+#define TNI_ITEMS(type, name, n) TNI_ITEMS_BY(tni_alloc_n, type, name, n)
+#define TNI_ZEROED(type, name, n) TNI_ITEMS_BY(tni_calloc_n, type, name, n)
+#define TNI_ITEMS_BY(alloc, type, name, n)                                                         \
+    __attribute__((cleanup(tni_give_items), unused))                                               \
+    const tni_items name##_items = { alloc((size_t)(n), sizeof(type)),                             \
+                                     (size_t)(n) * sizeof(type) };                                 \
+    type *const name = name##_items.block
+typedef struct tni_items {
+    void *block;
+    size_t nbytes;
+} tni_items;
+static inline void tni_give_items(const tni_items *items)
+{
+    tni_free(items->block, items->nbytes);
+}
 TNI_SHARED char *tni_strdup(const char *text); /* tni_strfree */
 /* What printf would write; tni_strfree. NULL + message: out of memory. */
 TNI_SHARED char *tni_vtext(const char *format, va_list args);

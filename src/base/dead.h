@@ -1,6 +1,4 @@
-/*
- * dead.h - with TN_DEBUG=1 in the environment: uses of what was freed are errors (dead.c).
- */
+/* dead.h - with TN_DEBUG=1 in the environment: uses of what was freed are errors (dead.c). */
 #pragma once
 
 #include "base/base.h"

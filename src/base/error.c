@@ -143,11 +143,6 @@ tn_tensor *tni_option_tensor(const char *function, const char *field, tn_tensor 
     return NULL;
 }
 
-tn_status tni_pending(void)
-{
-    return pending;
-}
-
 void tni_error_save(tni_saved_error *to)
 {
     to->status = pending;

@@ -27,11 +27,9 @@ void *tni_open_module(const char *variable, const char *folder, const char *file
     const char *wish = getenv(variable);
     char installed[PATH_MAX];
     void *module = wish ? dlopen(wish, RTLD_NOW | RTLD_LOCAL) : open_beside("", file);
+    snprintf(installed, sizeof installed, "%s/%s", TNI_LIBDIR, file);
     if (!module && !wish) module = open_beside(folder, file);
-    if (!module && !wish) {
-        snprintf(installed, sizeof installed, "%s/%s", TNI_LIBDIR, file);
-        module = dlopen(installed, RTLD_NOW | RTLD_LOCAL);
-    }
+    if (!module && !wish) module = dlopen(installed, RTLD_NOW | RTLD_LOCAL);
     if (!module && !wish) module = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (!module) {
         const char *reason = dlerror();

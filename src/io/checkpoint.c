@@ -126,15 +126,14 @@ static tn_status check_generators(const char *function, const tn_checkpoint *c)
 static tn_status save(const char *f, const tn_checkpoint *c, const tni_parts *parts,
                       const char *path)
 {
-    beside s;
+    beside TN_WHEN_LEFT(end) s;
     tn_list *list = tn_list_new();
-    tn_status status = begin(&s, c) && list ? TN_OK : tni_pending();
-    for (int i = -1; status == TN_OK && i < c->n_generators; i++)
+    if (!begin(&s, c) || !list) return tni_pending();
+    for (int i = -1; i < c->n_generators; i++)
         tn_generator_get_state(generator_of(c, i), s.random[i + 1]);
     if (c->loader) tni_loader_get(c->loader, &s.loader.state);
-    if (status == TN_OK) status = values_of(&s, list, NULL);
-    end(&s);
-    TNI_TRY(status == TN_OK ? tni_parts_save(f, parts, list) : status);
+    TNI_TRY(values_of(&s, list, NULL));
+    TNI_TRY(tni_parts_save(f, parts, list));
     return tni_safetensors_write(f, path, list, (tni_writing){ &c->metadata, .checkpoint = true });
 }
 
@@ -143,14 +142,11 @@ tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, cons
     TNI_SCOPES_STAY;
     TNI_TRY(tni_metadata_check(function, &c->metadata));
     TNI_TRY(check_generators(function, c));
-    tn_scope scope = tn_scope_begin();
-    tni_parts parts;
-    tn_status status = tni_parts_of(function, c, &parts);
-    if (status == TN_OK && !c->allow_nonfinite) status = check_finite(function, &parts);
-    if (status == TN_OK) status = save(function, c, &parts, path);
-    tni_parts_free(&parts);
-    tn_scope_end(scope);
-    return status;
+    TNI_SCOPED;
+    tni_parts TN_WHEN_LEFT(tni_parts_free) parts;
+    TNI_TRY(tni_parts_of(function, c, &parts));
+    TNI_TRY(c->allow_nonfinite ? TN_OK : check_finite(function, &parts));
+    return save(function, c, &parts, path);
 }
 
 tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path)
@@ -163,17 +159,13 @@ tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path)
 static tn_status open_checkpoint(tni_safetensors *file, const char *f, const char *path)
 {
     TNI_TRY(tni_safetensors_open(file, f, path));
-    tn_status status = TN_OK;
     const char *version = tni_safetensors_string(file, TNI_CHECKPOINT);
-    if (!version)
-        status = bad(file, "not a checkpoint (for a file of weights: tn_load)");
-    else if (strcmp(version, TNI_CHECKPOINT_NOW) != 0)
-        status =
-            bad(file, "a checkpoint of version %.16s: want version " TNI_CHECKPOINT_NOW, version);
-    else if (!tni_safetensors_string(file, TNI_CHECKSUM))
-        status = bad(file, "a checkpoint without its checksum");
-    if (status != TN_OK) tni_safetensors_close(file);
-    return status;
+    if (!version) return bad(file, "not a checkpoint (for a file of weights: tn_load)");
+    if (strcmp(version, TNI_CHECKPOINT_NOW) != 0)
+        return bad(file, "a checkpoint of version %.16s: want version " TNI_CHECKPOINT_NOW,
+                   version);
+    if (tni_safetensors_string(file, TNI_CHECKSUM)) return TN_OK;
+    return bad(file, "a checkpoint without its checksum");
 }
 
 static tn_status check_random(const tni_safetensors *file, const beside *s)
@@ -216,7 +208,7 @@ static void commit(tn_checkpoint *c, const beside *s, tni_parts *parts)
 
 static tn_status load(tni_safetensors *file, tn_checkpoint *c, tni_parts *parts)
 {
-    beside s;
+    beside TN_WHEN_LEFT(end) s;
     tn_status status = begin(&s, c) ? stage(file, &s) : TN_E_NOMEM;
     size_t guarded = tni_scope_guard();
     tn_scope scope = tn_scope_begin(); /* after the metadata, which stays */
@@ -225,44 +217,37 @@ static tn_status load(tni_safetensors *file, tn_checkpoint *c, tni_parts *parts)
     tn_scope_end(scope);
     if (tni_scope_unguard(guarded) && status == TN_OK)
         c->metadata = (tn_metadata){ 0 }; /* a hook ended its scope, which freed it */
-    end(&s);
     return status;
 }
 
 tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path)
 {
     if (!c) return tni_null(__func__, "c", "a checkpoint");
-    tni_parts parts = { 0 };
-    tn_status status = check_generators(__func__, c);
-    if (status == TN_OK) status = tni_parts_of(__func__, c, &parts);
-    tni_safetensors file = { .in.fd = -1 };
-    if (status == TN_OK) status = open_checkpoint(&file, __func__, path);
-    if (status == TN_OK) status = load(&file, c, &parts);
-    tni_safetensors_close(&file);
-    tni_parts_free(&parts);
-    return status;
+    tni_parts TN_WHEN_LEFT(tni_parts_free) parts = { 0 };
+    tni_safetensors TN_WHEN_LEFT(tni_safetensors_close) file = { .in.fd = -1 };
+    TNI_TRY(check_generators(__func__, c));
+    TNI_TRY(tni_parts_of(__func__, c, &parts));
+    TNI_TRY(open_checkpoint(&file, __func__, path));
+    return load(&file, c, &parts);
 }
 
 tn_status tni_checkpoint_verify(const char *function, const char *path, int *error)
 {
-    tni_safetensors file;
+    tni_safetensors TN_WHEN_LEFT(tni_safetensors_close) file;
     tn_status status = open_checkpoint(&file, function, path);
     *error = file.in.error;
-    if (status == TN_OK) status = tni_safetensors_verify(&file);
-    tni_safetensors_close(&file);
-    return status;
+    return status == TN_OK ? tni_safetensors_verify(&file) : status;
 }
 
 tn_status tn_checkpoint_peek(const char *path, tn_metadata *metadata, int64_t *step)
 {
-    tni_safetensors file;
+    tni_safetensors TN_WHEN_LEFT(tni_safetensors_close) file;
     TNI_TRY(open_checkpoint(&file, "tn_checkpoint_peek", path));
     int64_t at = 0;
     tn_metadata pairs = { 0 };
-    tn_status status = value(NULL, &file, "step", TN_I64, 0, &at);
-    if (status == TN_OK) status = tni_safetensors_metadata(&file, "tenon.", &pairs);
-    if (status == TN_OK && metadata) *metadata = pairs;
-    if (status == TN_OK && step) *step = at;
-    tni_safetensors_close(&file);
-    return status;
+    TNI_TRY(value(NULL, &file, "step", TN_I64, 0, &at));
+    TNI_TRY(tni_safetensors_metadata(&file, "tenon.", &pairs));
+    if (metadata) *metadata = pairs;
+    if (step) *step = at;
+    return TN_OK;
 }

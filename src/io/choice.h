@@ -1,6 +1,4 @@
-/*
- * choice.h - what of a file is read, and what became of the rest (load.c).
- */
+/* choice.h - what of a file is read, and what became of the rest (load.c). */
 #pragma once
 
 #include "io/io.h"

@@ -1,6 +1,4 @@
-/*
- * file.h - files as the rest of this folder reads and writes them.
- */
+/* file.h - files as the rest of this folder reads and writes them. */
 #pragma once
 
 #include <limits.h>

@@ -1,6 +1,4 @@
-/*
- * input.c - reading whole regular files, and a growing byte buffer.
- */
+/* input.c - reading whole regular files, and a growing byte buffer. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -229,17 +227,13 @@ void tni_bytes_free(tni_bytes *b)
 
 tn_status tni_bytes_file(tni_bytes *b, const char *function, const char *path, int64_t most)
 {
-    tni_input in;
+    tni_input TN_WHEN_LEFT(tni_input_close) in;
     TNI_TRY(tni_input_open(&in, function, path));
     const size_t n = (size_t)in.size;
-    tn_status status = TN_OK;
     if (in.size > most)
-        status = tni_input_bad(&in, "%" PRId64 " bytes: want at most %" PRId64, in.size, most);
-    else if (!tni_room(&b->data, &b->capacity, b->n, n + 1, 1))
-        status = tni_pending();
-    if (status == TN_OK) status = tni_input_read(&in, 0, b->data + b->n, n);
-    tni_input_close(&in);
-    if (status != TN_OK) return status;
+        return tni_input_bad(&in, "%" PRId64 " bytes: want at most %" PRId64, in.size, most);
+    if (!tni_room(&b->data, &b->capacity, b->n, n + 1, 1)) return tni_pending();
+    TNI_TRY(tni_input_read(&in, 0, b->data + b->n, n));
     b->n += n;
     b->data[b->n] = '\0';
     return TN_OK;

@@ -1,6 +1,4 @@
-/*
- * io.h - what the files of this folder share.
- */
+/* io.h - what the files of this folder share. */
 #pragma once
 
 #include <tenon/io.h>

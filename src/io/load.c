@@ -126,43 +126,37 @@ static tn_status no_map(const tni_input *in)
 static tn_status read_map(const tni_input *in, const tni_json_node *map, tni_choice *c,
                           tn_list *all)
 {
-    tni_map read = { .names = true };
-    tn_status status = TN_OK;
-    for (const tni_json_node *m = tni_json_first(map); m && status == TN_OK;
-         m = tni_json_after(m)) {
-        status = m->kind == '"' ? add_shard(in, m->text, c, &read, all) : no_map(in);
-        if (status == TN_OK && !tni_list_find(all, m->key) &&
+    tni_map TN_WHEN_LEFT(tni_map_free) read = { .names = true };
+    for (const tni_json_node *m = tni_json_first(map); m; m = tni_json_after(m)) {
+        TNI_TRY(m->kind == '"' ? add_shard(in, m->text, c, &read, all) : no_map(in));
+        if (!tni_list_find(all, m->key) &&
             !(c->left.n && memmem(c->left.data, c->left.n, m->key, strlen(m->key))))
-            status = tni_input_bad(in, "%.64s is not in %.64s", m->key, m->text);
+            return tni_input_bad(in, "%.64s is not in %.64s", m->key, m->text);
     }
-    tni_map_free(&read);
-    return status;
+    return TN_OK;
 }
 
 /* An index, as Hugging Face's tools write it: { "metadata": ..., "weight_map": { NAME: FILE } }. */
 static tn_status read_index(const tni_input *in, tni_bytes *text, tni_choice *c, tn_list *all)
 {
-    tni_json_tree tree;
     const tni_json_node *map = NULL;
     int maps = 0;
     TNI_TRY(tni_bytes_file(text, in->function, in->path, tn_get_file_limits().header_bytes));
-    tn_status status = tni_json_tree_read(&tree, text->data, text->n) ? TN_OK : tni_pending();
+    tni_json_tree TN_WHEN_LEFT(tni_json_tree_free) tree;
+    bool read = tni_json_tree_read(&tree, text->data, text->n);
     if (tree.problem)
-        status = tni_input_bad(in, "it is not JSON: %s at byte %zu", tree.problem, tree.at);
-    for (const tni_json_node *m = status == TN_OK ? tni_json_first(tree.node) : NULL; m;
-         m = tni_json_after(m))
+        return tni_input_bad(in, "it is not JSON: %s at byte %zu", tree.problem, tree.at);
+    if (!read) return tni_pending();
+    for (const tni_json_node *m = tni_json_first(tree.node); m; m = tni_json_after(m))
         if (!strcmp(m->key, "weight_map")) map = m, maps++;
-    if (status == TN_OK)
-        status = maps == 1 && map->kind == '{' ? read_map(in, map, c, all) : no_map(in);
-    tni_json_tree_free(&tree);
-    return status;
+    return maps == 1 && map->kind == '{' ? read_map(in, map, c, all) : no_map(in);
 }
 
 static tn_list *load_index(const tni_input *in, tni_choice *c)
 {
     if (c->shard)
         return tni_nothing(tni_input_bad(in, "JSON text, named by an index: want weights"));
-    tni_bytes text = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) text = { 0 };
     tn_list *all = tn_list_new();
     tn_status status = all ? TN_OK : tni_pending();
     const char *key = c->o.key;
@@ -171,7 +165,6 @@ static tn_list *load_index(const tni_input *in, tni_choice *c)
     if (status == TN_OK) TN_SCOPE status = read_index(in, &text, c, all);
     c->o.key = key;
     c->picked = c->shard = false;
-    tni_bytes_free(&text);
     return status == TN_OK ? all : NULL;
 }
 
@@ -265,14 +258,13 @@ static tn_status load_into(const char *function, tn_module *m, const char *path,
     if (report) *report = (tn_load_report){ 0 };
     if (!m) return tni_null(function, "m", "a module");
     TNI_SCOPES_STAY;
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     tni_choice c = { .o = o, .weights = true };
     tn_list *list = load_chosen(function, path, &c, NULL);
     tn_status status = list ? TN_OK : tni_pending();
     if (list && tn_load_state_dict(m, list, o, report) != TN_OK)
         status = tni_in_file(function, path);
     report_choice(&c, report);
-    tn_scope_end(scope);
     return status;
 }
 

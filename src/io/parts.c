@@ -75,18 +75,18 @@ tn_status tni_parts_of(const char *function, const tn_checkpoint *c, tni_parts *
 tn_list *tni_parts_tensors(const tni_parts *parts, bool buffers)
 {
     tn_list *leaves = tn_list_new();
-    tn_status status = leaves ? TN_OK : tni_pending();
-    for (int k = 0; status == TN_OK && k < parts->n; k++) {
+    for (int k = 0; leaves && k < parts->n; k++) {
         const tn_checkpoint_part *p = &parts->part[k].p;
         if (!p->module && (buffers || !p->optimizer)) continue;
         const tn_list *own = buffers     ? tn_buffers(p->module)
                              : p->module ? tn_parameters(p->module)
                                          : tn_optim_parameters(p->optimizer);
         if (!own) return NULL;
-        for (int i = 0; status == TN_OK && i < own->n; i++)
-            status = tni_list_push(leaves, "", p->name, own->entry[i].name, own->entry[i]);
+        for (int i = 0; i < own->n; i++)
+            if (tni_list_push(leaves, "", p->name, own->entry[i].name, own->entry[i]) != TN_OK)
+                return NULL;
     }
-    return status == TN_OK ? leaves : NULL;
+    return leaves;
 }
 
 static tn_list *state_of(const tn_checkpoint_part *p)
@@ -109,8 +109,8 @@ static tn_tensor *waiting(const tn_tensor *leaf)
 static tn_status save_grads(const char *function, const tni_parts *parts, tn_list *list)
 {
     tn_list *leaves = tni_parts_tensors(parts, false);
-    tn_status status = leaves ? TN_OK : tni_pending();
-    for (int i = 0; status == TN_OK && i < leaves->n; i++) {
+    if (!leaves) return tni_pending();
+    for (int i = 0; i < leaves->n; i++) {
         tn_entry e = leaves->entry[i];
         const tn_tensor *leaf = e.tensor;
         e.tensor = waiting(leaf);
@@ -120,9 +120,9 @@ static tn_status save_grads(const char *function, const tni_parts *parts, tn_lis
                              "%s: the gradient of %s is this rank's alone: want a backward that "
                              "averages (tn_data_parallel_set_sync), or tn_optim_zero_grad, before",
                              function, e.name);
-        status = tni_list_push(list, GRADS ".", "", e.name, e);
+        TNI_TRY(tni_list_push(list, GRADS ".", "", e.name, e));
     }
-    return status;
+    return TN_OK;
 }
 
 /* Makes entry e of the file leaf's gradient, *grad: everything that may fail. */
@@ -290,10 +290,7 @@ static tn_status read_lists(tni_safetensors *file, tni_parts *parts)
         tn_list **list = parts->lists.cell[i].value;
         if (list && !(*list = tn_list_new())) return tni_pending();
     }
-    tn_scope scope = tn_scope_begin();
-    tn_status status = split(tni_safetensors_list(file, NULL), parts);
-    tn_scope_end(scope);
-    TNI_TRY(status);
+    TN_SCOPE TNI_TRY(split(tni_safetensors_list(file, NULL), parts));
     TNI_TRY(tni_unread_fill(parts->grads, NULL, true));
     return tni_unread_fill(parts->batch, NULL, true);
 }

@@ -144,23 +144,19 @@ static int by_begin(const void *a, const void *b)
 static tn_status check_ranges(const tni_safetensors *file)
 {
     const int n = file->entries.n;
-    size_t nbytes = (size_t)TNI_MAX(n, 1) * sizeof(tni_safetensor *);
-    tni_safetensor **order = tni_alloc(nbytes);
+    TNI_ITEMS(tni_safetensor *, order, n);
     if (!order) return tni_pending();
     for (int i = 0; i < n; i++) order[i] = &file->entry[i];
     tni_sort(order, (size_t)n, sizeof *order, by_begin);
-    tn_status status = TN_OK;
     int64_t at = 0;
-    for (int i = 0; status == TN_OK && i < n; i++) {
+    for (int i = 0; i < n; i++) {
         if (order[i]->begin != at)
-            status = tni_input_gap(&file->in, order[i]->name, order[i]->begin, at);
+            return tni_input_gap(&file->in, order[i]->name, order[i]->begin, at);
         at = order[i]->end;
     }
-    if (status == TN_OK && at != file->in.size - file->data)
-        status = bad(file, "%" PRId64 " bytes follow the last tensor: want none",
-                     (file->in.size - file->data - at));
-    tni_free(order, nbytes);
-    return status;
+    if (at == file->in.size - file->data) return TN_OK;
+    return bad(file, "%" PRId64 " bytes follow the last tensor: want none",
+               (file->in.size - file->data - at));
 }
 
 static tn_status parse_header(tni_safetensors *file)

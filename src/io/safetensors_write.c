@@ -143,34 +143,30 @@ static tn_status check_pairs(const pairs *p, const tni_map *stored, const tni_wr
                              bool *tie_like)
 {
     const tn_metadata *m = o->metadata;
-    tni_map keys = { .names = true };
-    tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && m && i < m->n; i++) {
+    tni_map TN_WHEN_LEFT(tni_map_free) keys = { .names = true };
+    for (int i = 0; m && i < m->n; i++) {
         int is_new = tni_map_put(&keys, m->key[i], (void *)m);
-        if (is_new < 0)
-            status = tni_pending();
-        else if (!is_new)
-            status =
-                tni_error(TN_E_NAME, "%s: metadata key %s is given twice", p->function, m->key[i]);
-        else if (own_key(o, m->key[i]))
-            status = tni_error(TN_E_NAME, "%s: metadata key %s is the library's own", p->function,
-                               m->key[i]);
+        if (is_new < 0) return tni_pending();
+        if (!is_new)
+            return tni_error(TN_E_NAME, "%s: metadata key %s is given twice", p->function,
+                             m->key[i]);
+        if (own_key(o, m->key[i]))
+            return tni_error(TN_E_NAME, "%s: metadata key %s is the library's own", p->function,
+                             m->key[i]);
         *tie_like = *tie_like || tni_old_tie(stored, o->checkpoint, m->key[i], m->value[i]);
     }
-    tni_map_free(&keys);
-    return status;
+    return TN_OK;
 }
 
 /* Items by name. */
 static void add_metadata(pairs *p, const item *items, int n, const tni_writing *o)
 {
     const tn_metadata *m = o->metadata;
-    tni_map names = { .names = true };
+    tni_map TN_WHEN_LEFT(tni_map_free) names = { .names = true };
     bool ties = false;
     for (int i = 0; m && m->n && p->status == TN_OK && i < n; i++)
         if (tni_map_put(&names, items[i].name, (void *)items) < 0) p->status = tni_pending();
     if (p->status == TN_OK) p->status = check_pairs(p, &names, o, &ties);
-    tni_map_free(&names);
     if (o->weights) add_pair(p, TNI_FORMAT, "pt"); /* whose layout it is */
     if (o->checkpoint) add_pair(p, TNI_CHECKPOINT, TNI_CHECKPOINT_NOW);
     if (o->weights || o->checkpoint) add_pair(p, TNI_WRITER, TN_VERSION);
@@ -308,17 +304,12 @@ tn_status tni_safetensors_write(const char *function, const char *path, const tn
 {
     TNI_TRY(tni_metadata_check(function, o.metadata));
     TNI_TRY(tni_check_counts(function, list, false));
-    size_t nbytes = (size_t)TNI_MAX(list->n, 1) * sizeof(item);
-    item *items = tni_alloc(nbytes);
+    TNI_ITEMS(item, items, list->n);
     if (!items) return tni_pending();
     int n = list->n;
-    tni_bytes header = { 0 };
-    tn_status status = collect(function, list, items, &o);
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) header = { 0 };
     size_t total;
-    if (status == TN_OK) status = add_header(&header, function, list, items, &n, &total, &o);
-    if (status == TN_OK)
-        status = write_file(function, path, &header, items, n, total, o.checkpoint);
-    tni_bytes_free(&header);
-    tni_free(items, nbytes);
-    return status;
+    TNI_TRY(collect(function, list, items, &o));
+    TNI_TRY(add_header(&header, function, list, items, &n, &total, &o));
+    return write_file(function, path, &header, items, n, total, o.checkpoint);
 }

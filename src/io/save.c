@@ -1,6 +1,4 @@
-/*
- * save.c - saving weights, a module or any list of tensors: the name decides the format.
- */
+/* save.c - saving weights, a module or any list of tensors: the name decides the format. */
 #include "io/choice.h"
 
 tn_status tni_in_file(const char *function, const char *path)
@@ -32,11 +30,9 @@ static tn_status save(const char *function, tn_module *m, const char *path, tn_s
     if (!m) return tni_null(function, "m", "a module");
     tni_writing writing = { o.metadata, o.every_key, .weights = true };
     TNI_SCOPES_STAY;
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     tn_list *list = tn_state_dict(m, "");
-    tn_status status = list ? write_list(function, path, list, writing) : tni_pending();
-    tn_scope_end(scope);
-    return status;
+    return list ? write_list(function, path, list, writing) : tni_pending();
 }
 
 tn_status tn_save(tn_module *m, const char *path)

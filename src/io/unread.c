@@ -92,22 +92,20 @@ tn_status tni_unread_put(tn_tensor *to, tn_tensor *t)
 
 tn_status tni_unread_fill(tn_list *list, const tn_optim *optimizer, bool values)
 {
-    tni_map filled = { 0 }; /* tensor -> what it becomes: of a tie once */
-    tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < list->n; i++) {
+    tni_map TN_WHEN_LEFT(tni_map_free)
+        filled = { 0 }; /* tensor -> what it becomes: of a tie once */
+    for (int i = 0; i < list->n; i++) {
         tn_entry *e = &list->entry[i];
         const tn_tensor *u = e->tensor;
         if (!is_unread(u) || (optimizer && !tni_optim_reads(optimizer, e->name))) continue;
         tn_tensor *t = tni_map_get(&filled, u);
         if (!t && values) t = tni_unread_values(e->tensor);
         if (!t && !values) t = tn_expand(tn_full_as(TN_SCALAR, 0, u->dtype, tn_cpu()), u->shape);
-        if (!t || tni_map_put(&filled, u, t) < 0) status = tni_pending();
-        if (status != TN_OK) break;
+        if (!t || tni_map_put(&filled, u, t) < 0) return tni_pending();
         tn_drop(e->tensor);
         e->tensor = tn_keep(t);
     }
-    tni_map_free(&filled);
-    return status;
+    return TN_OK;
 }
 
 int64_t tni_read_first = INT64_C(64) << 20;

@@ -65,8 +65,7 @@ static tn_status hold_parameters(tn_module *m, const char *path, void *user)
     size_t n = (size_t)m->state->n, at = 0;
     (void)path;
     (void)user;
-    if (n == 0) return TN_OK;
-    tni_slot *ordered = tni_alloc_n(n, sizeof *ordered);
+    TNI_ITEMS(tni_slot, ordered, n);
     if (!ordered) return TN_E_NOMEM;
     for (size_t i = 0; i < n; i++)
         if (m->state->slot[i].kind == TNI_PARAMETER) ordered[at++] = m->state->slot[i];
@@ -75,7 +74,6 @@ static tn_status hold_parameters(tn_module *m, const char *path, void *user)
         if (m->state->slot[i].kind != TNI_PARAMETER) ordered[at++] = m->state->slot[i];
     tni_slots_reorder(m, ordered);
     for (size_t i = 0; i < parameters; i++) hold(m, &m->state->slot[i]);
-    tni_free(ordered, n * sizeof *ordered);
     return TN_OK;
 }
 
@@ -236,23 +234,18 @@ static tn_status changed(const char *function, tn_module *self, tn_module *model
     if (tni_host_refused(function, "reads how many updates there were, or exchanges memory",
                          "it called after tn_capture_run"))
         return TN_E_STATE;
-    tn_status status = tni_module_check(function, model);
-    if (status != TN_OK) return status;
-    tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD status = scope.depth < 0 ? tni_pending() : change(function, m, model);
-    tn_scope_end(scope);
-    return status;
+    TNI_TRY(tni_module_check(function, model));
+    TNI_UNRECORDED;
+    return scope.depth < 0 ? tni_pending() : change(function, m, model);
 }
 
-tn_status tn_ema_update(tn_module *self, tn_module *model)
-{
-    return changed("tn_ema_update", self, model, update);
-}
-
-tn_status tn_ema_use(tn_module *self, tn_module *model)
-{
-    return changed("tn_ema_use", self, model, use);
-}
+#define CHANGE(tn_name, change)                                                                    \
+    tn_status tn_name(tn_module *self, tn_module *model)                                           \
+    {                                                                                              \
+        return changed(#tn_name, self, model, change);                                             \
+    }
+CHANGE(tn_ema_update, update)
+CHANGE(tn_ema_use, use)
 
 tn_module *tn_ema_module(tn_module *self)
 {

@@ -156,7 +156,7 @@ tn_module *tn_module_clone(tn_module *m)
     copier c = { .stage = { .copy = true } };
     tn_module *result = NULL;
     if (tni_module_check("tn_module_clone", m) != TN_OK) return NULL;
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     tn_status status = scope.depth < 0 ? TN_E_NOMEM : tni_walk(m, TNI_ONCE, copy_struct, NULL, &c);
     TN_NO_GRAD if (status == TN_OK) status = tni_stage_convert(&c.stage);
     if (status == TN_OK) status = tni_walk(m, TNI_ONCE, copy_slots, NULL, &c);
@@ -169,6 +169,5 @@ tn_module *tn_module_clone(tn_module *m)
     tni_map_free(&c.copy);
     tni_stage_free(&c.stage);
     tni_room_free(&c.region, &c.capacity, sizeof *c.region);
-    tn_scope_end(scope);
     return result;
 }

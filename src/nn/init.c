@@ -45,19 +45,15 @@ static tn_status check(const char *function, const tn_tensor *t)
     return TN_OK;
 }
 
-tn_status tn_init_uniform(tn_tensor *t, double low, double high)
-{
-    tn_status status = check("tn_init_uniform", t);
-    TN_NO_GRAD if (status == TN_OK && !tni_init_skipped) status = tn_uniform_(t, low, high);
-    return status;
-}
-
-tn_status tn_init_normal(tn_tensor *t, double mean, double deviation)
-{
-    tn_status status = check("tn_init_normal", t);
-    TN_NO_GRAD if (status == TN_OK && !tni_init_skipped) status = tn_normal_(t, mean, deviation);
-    return status;
-}
+#define DRAWS(tn_init_name, tn_name_, first, second)                                               \
+    tn_status tn_init_name(tn_tensor *t, double first, double second)                              \
+    {                                                                                              \
+        tn_status status = check(#tn_init_name, t);                                                \
+        TN_NO_GRAD if (status == TN_OK && !tni_init_skipped) status = tn_name_(t, first, second);  \
+        return status;                                                                             \
+    }
+DRAWS(tn_init_uniform, tn_uniform_, low, high)
+DRAWS(tn_init_normal, tn_normal_, mean, deviation)
 
 tn_status tn_init_constant(tn_tensor *t, double value)
 {
@@ -132,13 +128,12 @@ static tn_status draw_accepted(tn_tensor *x, const cut_normal *d, bool uniform)
     tn_tensor *pending = status == TN_OK ? refused(x, d, uniform) : NULL;
     double left = 0; /* whether any is; NaN: failed */
     while (status == TN_OK && (left = tn_item(tn_any(pending, NULL, 0, false))) == 1) {
-        tn_scope scope = tn_scope_begin();
+        TNI_SCOPED;
         tn_tensor *more = tn_empty_like(x);
         status = more ? draw_candidates(more, d, uniform) : tni_pending();
         if (status == TN_OK) status = tn_copy_(x, tn_where(pending, more, x));
         if (status == TN_OK)
             status = tn_copy_(pending, tn_logical_and(pending, refused(more, d, uniform)));
-        tn_scope_end(scope);
     }
     return isnan(left) ? tni_pending() : status;
 }
@@ -147,14 +142,12 @@ static tn_status draw_accepted(tn_tensor *x, const cut_normal *d, bool uniform)
 static tn_status draw_quantiles(tn_tensor *x, const cut_normal *d)
 {
     size_t n = (size_t)tn_numel(x), nbytes = n * sizeof(double); /* a shape's bytes as f64 fit */
-    double *v = tni_alloc(nbytes);
+    TNI_ITEMS(double, v, n);
     if (!v) return TN_E_NOMEM;
-    tn_status status = tn_uniform_(x, 2 * below(d, d->low) - 1, 2 * below(d, d->high) - 1);
-    if (status == TN_OK) status = tn_copy_out(x, v, nbytes, TN_F64);
-    for (size_t i = 0; status == TN_OK && i < n; i++) v[i] = quantile(d, (v[i] + 1) / 2);
-    if (status == TN_OK) status = tn_copy_in(x, v, nbytes, TN_F64);
-    tni_free(v, nbytes);
-    return status;
+    TNI_TRY(tn_uniform_(x, 2 * below(d, d->low) - 1, 2 * below(d, d->high) - 1));
+    TNI_TRY(tn_copy_out(x, v, nbytes, TN_F64));
+    for (size_t i = 0; i < n; i++) v[i] = quantile(d, (v[i] + 1) / 2);
+    return tn_copy_in(x, v, nbytes, TN_F64);
 }
 
 /* The share of accepted candidates is about the width of the density's peak divided by that of the
@@ -247,7 +240,7 @@ static tn_status make_orthonormal(tn_tensor *v)
     int64_t n = v->shape.size[0], size = v->shape.size[1];
     tn_status status = TN_OK;
     for (int64_t from = 0; from < n && status == TN_OK; from += ROWS) {
-        tn_scope scope = tn_scope_begin();
+        TNI_SCOPED;
         tn_tensor *done = tn_narrow(v, 0, 0, from);
         tn_tensor *rows = tn_narrow(v, 0, from, TNI_MIN(ROWS, n - from));
         double *row = rows ? tni_data(rows) : NULL;
@@ -265,7 +258,6 @@ static tn_status make_orthonormal(tn_tensor *v)
                 for (int64_t k = 0; k < size; k++) x[k] *= sum > 0 ? 1 / sqrt(sum) : 0;
             }
         }
-        tn_scope_end(scope);
     }
     return status;
 }

@@ -153,18 +153,15 @@ static tn_status copy_versions(tn_list *list, const tn_list *from)
 {
     const block *b = (const block *)from;
     block *to = (block *)list;
-    size_t nbytes = ((size_t)b->n_modules + 1) * sizeof(int);
-    int *at = tni_alloc(nbytes);
-    tn_status status = at ? TN_OK : TN_E_NOMEM;
-    for (int i = 0; i < b->n_modules && status == TN_OK; i++) {
+    TNI_ITEMS(int, at, b->n_modules);
+    for (int i = 0; at && i < b->n_modules; i++) {
         const record *r = &b->modules[i];
         at[i] = r->name ? child_of(to, at[r->parent], r->name, strlen(r->name), true)
                         : module_at(to, "", 0, true);
-        if (at[i] < 0) status = TN_E_NOMEM;
-        if (at[i] >= 0 && r->version) to->modules[at[i]].version = r->version;
+        if (at[i] < 0) return TN_E_NOMEM;
+        if (r->version) to->modules[at[i]].version = r->version;
     }
-    if (at) tni_free(at, nbytes);
-    return status;
+    return at ? TN_OK : TN_E_NOMEM;
 }
 
 /* ---- entries --------------------------------------------------------------------------------- */
@@ -396,29 +393,21 @@ static tn_list *collected(const char *function, tn_module *m, collector c)
     return tni_list_made(guarded, function, status == TN_OK ? c.list : NULL);
 }
 
-tn_list *tn_parameters_with(tn_module *m, tn_walk_options o)
-{
-    return collected("tn_parameters_with", m, (collector){ .o = o, .parameters = true });
-}
-
-tn_list *tn_buffers_with(tn_module *m, tn_walk_options o)
-{
-    return collected("tn_buffers_with", m, (collector){ .o = o, .buffers = true });
-}
-
-tn_list *tn_parameters(tn_module *m)
-{
-    return collected("tn_parameters", m, (collector){ .parameters = true });
-}
+#define LISTS(tn_name, tn_name_with, kind)                                                         \
+    tn_list *tn_name(tn_module *m)                                                                 \
+    {                                                                                              \
+        return collected(#tn_name, m, (collector){ .kind = true });                                \
+    }                                                                                              \
+    tn_list *tn_name_with(tn_module *m, tn_walk_options o)                                         \
+    {                                                                                              \
+        return collected(#tn_name_with, m, (collector){ .o = o, .kind = true });                   \
+    }
+LISTS(tn_parameters, tn_parameters_with, parameters)
+LISTS(tn_buffers, tn_buffers_with, buffers)
 
 tn_list *tn_named_parameters(tn_module *m, const char *prefix)
 {
     return collected(__func__, m, (collector){ .o.prefix = prefix, .parameters = true });
-}
-
-tn_list *tn_buffers(tn_module *m)
-{
-    return collected("tn_buffers", m, (collector){ .buffers = true });
 }
 
 /* What a file holds: persistent tensors only, under every name. */

@@ -129,18 +129,13 @@ static void swap_all(const tni_stage *stage)
 
 static tn_status move(const char *function, tn_module *m, tni_stage *stage)
 {
-    tn_status status = tni_module_check(function, m);
-    if (status != TN_OK) return status;
-    tn_scope scope = tn_scope_begin();
+    TNI_TRY(tni_module_check(function, m));
+    TNI_UNRECORDED;
     if (scope.depth < 0) return tni_pending();
-    TN_NO_GRAD
-    {
-        status = tni_walk(m, TNI_ONCE, stage_members, NULL, stage);
-        if (status == TN_OK) status = tni_stage_convert(stage);
-    }
+    tn_status status = tni_walk(m, TNI_ONCE, stage_members, NULL, stage);
+    if (status == TN_OK) status = tni_stage_convert(stage);
     if (status == TN_OK) swap_all(stage);
     tni_stage_free(stage);
-    tn_scope_end(scope);
     return status;
 }
 

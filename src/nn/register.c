@@ -176,17 +176,14 @@ static tn_status register_tensor(const char *function, tn_module *m, tni_slot *l
     return note(m, status);
 }
 
-tn_status tn_register_parameter(tn_module *m, const char *name, tn_tensor **field, tn_tensor *t)
-{
-    tni_slot like = { .name = (char *)name, .kind = TNI_PARAMETER };
-    return register_tensor("tn_register_parameter", m, &like, field, t);
-}
-
-tn_status tn_register_frozen(tn_module *m, const char *name, tn_tensor **field, tn_tensor *t)
-{
-    tni_slot like = { .name = (char *)name, .kind = TNI_PARAMETER, .frozen = true };
-    return register_tensor("tn_register_frozen", m, &like, field, t);
-}
+#define REGISTER(tn_name, is_frozen)                                                               \
+    tn_status tn_name(tn_module *m, const char *name, tn_tensor **field, tn_tensor *t)             \
+    {                                                                                              \
+        tni_slot like = { .name = (char *)name, .kind = TNI_PARAMETER, .frozen = is_frozen };      \
+        return register_tensor(#tn_name, m, &like, field, t);                                      \
+    }
+REGISTER(tn_register_parameter, false)
+REGISTER(tn_register_frozen, true)
 
 const char *tn_role_name(unsigned flags)
 {
@@ -419,15 +416,13 @@ static tn_tensor *get(const char *function, tn_module *m, const char *path, tni_
     return slot->tensor;
 }
 
-tn_tensor *tn_get_parameter(tn_module *m, const char *path)
-{
-    return get("tn_get_parameter", m, path, TNI_PARAMETER);
-}
-
-tn_tensor *tn_get_buffer(tn_module *m, const char *path)
-{
-    return get("tn_get_buffer", m, path, TNI_BUFFER);
-}
+#define GET(tn_name, kind)                                                                         \
+    tn_tensor *tn_name(tn_module *m, const char *path)                                             \
+    {                                                                                              \
+        return get(#tn_name, m, path, kind);                                                       \
+    }
+GET(tn_get_parameter, TNI_PARAMETER)
+GET(tn_get_buffer, TNI_BUFFER)
 
 tn_module *tn_get_submodule(tn_module *m, const char *path)
 {

@@ -1,6 +1,4 @@
-/*
- * slots.c - what a module holds, in order: its parameters, buffers and children.
- */
+/* slots.c - what a module holds, in order: its parameters, buffers and children. */
 #include "nn/module.h"
 
 typedef struct tn_module_state state;

@@ -86,12 +86,12 @@ static void compare(plan *p, const tn_entry *e, tn_tensor *source)
 
 static tn_status compare_all(plan *p)
 {
-    tni_map given = { 0 };
+    tni_map TN_WHEN_LEFT(tni_map_free) given = { 0 };
     tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < p->model->n; i++) {
+    for (int i = 0; i < p->model->n; i++) {
         const tn_entry *e = &p->model->entry[i];
         if (!tni_list_find(p->state, e->name)) continue;
-        if (tni_map_put(&given, e->tensor, e->tensor) < 0) status = TN_E_NOMEM;
+        if (tni_map_put(&given, e->tensor, e->tensor) < 0) return TN_E_NOMEM;
     }
     for (int i = 0; status == TN_OK && i < p->model->n; i++) {
         const tn_entry *e = &p->model->entry[i];
@@ -111,7 +111,6 @@ static tn_status compare_all(plan *p)
     for (int i = 0; status == TN_OK && i < p->state->n; i++)
         if (!tni_list_find(p->model, p->state->entry[i].name))
             status = tn_list_set(p->unexpected, p->state->entry[i].name, TN_NONE);
-    tni_map_free(&given);
     return status;
 }
 
@@ -245,24 +244,21 @@ static tn_tensor *staged(const plan *p, const step *s, const tni_map *written)
 
 static tn_status stage_all(plan *p)
 {
-    tni_map written = { 0 };
-    tn_status status = TN_OK;
-    for (int i = 0; i < p->n && status == TN_OK; i++)
-        if (tni_map_put(&written, p->steps[i].target->storage, p) < 0) status = TN_E_NOMEM;
-    for (int i = 0; i < p->n && status == TN_OK; i++) {
+    tni_map TN_WHEN_LEFT(tni_map_free) written = { 0 };
+    for (int i = 0; i < p->n; i++)
+        if (tni_map_put(&written, p->steps[i].target->storage, p) < 0) return TN_E_NOMEM;
+    for (int i = 0; i < p->n; i++) {
         step *s = &p->steps[i];
         int64_t marks = TNI_AVERAGED(atomic_load(&s->target->storage->buffer_marks));
-        status = tni_may_change("tn_load_state_dict", s->entry->name, marks);
-        if (status != TN_OK || tni_none(s->source)) continue;
+        TNI_TRY(tni_may_change("tn_load_state_dict", s->entry->name, marks));
+        if (tni_none(s->source)) continue;
         s->source = staged(p, s, &written);
-        if (!s->source)
-            status = tni_pending();
-        else if (p->options.assign && (tni_map_put(&p->place, s->target, s->source) < 0 ||
-                                       tni_map_put(&p->back, s->source, s->target) < 0))
-            status = TN_E_NOMEM;
+        if (!s->source) return tni_pending();
+        if (p->options.assign && (tni_map_put(&p->place, s->target, s->source) < 0 ||
+                                  tni_map_put(&p->back, s->source, s->target) < 0))
+            return TN_E_NOMEM;
     }
-    tni_map_free(&written);
-    return status;
+    return TN_OK;
 }
 
 /* Assigning: every slot that held a replaced tensor gets the new one, so tied tensors stay tied. If
@@ -364,15 +360,14 @@ static tn_status load(plan *p, const tn_list *from)
     TNI_TRY(p->options.rename ? rename_all(p, from) : TN_OK);
     TNI_TRY(tni_unread_fill_small(p->state));
     TNI_TRY(tni_walk(p->root, TNI_EVERY, load_pre, NULL, p));
-    size_t nbytes = ((size_t)p->model->n + 1) * sizeof(step);
-    if (!(p->steps = tni_alloc(nbytes))) return TN_E_NOMEM;
+    TNI_ITEMS(step, steps, p->model->n);
+    if (!(p->steps = steps)) return TN_E_NOMEM;
     tn_status status = compare_all(p);
     if (status == TN_OK) status = tni_walk(p->root, TNI_EVERY, compare_late, NULL, p);
     bool fits = p->options.skip_mismatched || !p->line[SHAPES].count;
     if (status == TN_OK && (!fits || p->line[DTYPES].count)) status = verdict(p);
     if (status == TN_OK) status = stage_all(p);
     if (status == TN_OK) status = copy_and_follow(p);
-    tni_free(p->steps, nbytes);
     tni_map_free(&p->place);
     tni_map_free(&p->back);
     return status;
@@ -381,18 +376,15 @@ static tn_status load(plan *p, const tn_list *from)
 tn_status tn_load_state_dict(tn_module *m, const tn_list *state, tn_load_options o,
                              tn_load_report *report)
 {
-    tn_status status = tni_module_check("tn_load_state_dict", m);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_module_check("tn_load_state_dict", m));
     if (!state) return tni_poison("tn_load_state_dict", "the list");
     TNI_SCOPES_STAY;
-    plan *p = tni_calloc(sizeof *p);
+    TNI_ITEMS(plan, p, 1);
     if (!p) return TN_E_NOMEM;
     *p = (plan){ .options = o, .root = m };
-    tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD status = scope.depth < 0 ? TN_E_NOMEM : load(p, state);
+    TNI_UNRECORDED;
+    tn_status status = scope.depth < 0 ? TN_E_NOMEM : load(p, state);
     if (status != TN_OK) p->loaded = 0;
     if (report) fill_report(p, report);
-    tn_scope_end(scope);
-    tni_free(p, sizeof *p);
     return status;
 }

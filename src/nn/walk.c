@@ -165,17 +165,14 @@ static const tni_slot *get_child(const char *function, const tn_module *m, int i
     return slot;
 }
 
-tn_module *tn_module_child(const tn_module *m, int i)
-{
-    const tni_slot *slot = get_child("tn_module_child", m, i);
-    return slot ? slot->child : NULL;
-}
-
-const char *tn_module_child_name(const tn_module *m, int i)
-{
-    const tni_slot *slot = get_child("tn_module_child_name", m, i);
-    return slot ? slot->name : NULL;
-}
+#define OF_CHILD(tn_name, type, what)                                                              \
+    type *tn_name(const tn_module *m, int i)                                                       \
+    {                                                                                              \
+        const tni_slot *slot = get_child(#tn_name, m, i);                                          \
+        return slot ? slot->what : NULL;                                                           \
+    }
+OF_CHILD(tn_module_child, tn_module, child)
+OF_CHILD(tn_module_child_name, const char, name)
 
 /* ---- train and eval, gradients --------------------------------------------------------------- */
 
@@ -222,11 +219,10 @@ int64_t tn_count_parameters(tn_module *m, bool trainable_only)
 {
     int64_t n = 0;
     if (tni_module_check("tn_count_parameters", m) != TN_OK) return -1;
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     const tn_list *all = scope.depth < 0 ? NULL : tn_parameters(m);
     for (int i = 0; all && i < all->n; i++)
         if (!trainable_only || all->entry[i].tensor->requires_grad)
             n += tn_numel(all->entry[i].tensor);
-    tn_scope_end(scope);
     return all ? n : -1;
 }

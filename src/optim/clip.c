@@ -119,13 +119,11 @@ static double joint_norm(const tn_list *parameters, double p, tn_status *status)
 {
     const tn_tensor *first = first_of(parameters);
     double total = 0;
-    size_t nbytes = (size_t)parameters->n * sizeof total;
     if (!first) return 0;
     tn_tensor *cells = tn_full_as(TN_SHAPE(parameters->n), 0, TN_F64, first->storage->device);
-    double *host = cells ? tni_alloc(nbytes) : NULL;
-    *status = host ? take_norms(parameters, p, cells, host) : tni_pending();
+    TNI_ITEMS(double, host, parameters->n);
+    *status = cells && host ? take_norms(parameters, p, cells, host) : tni_pending();
     if (*status == TN_OK) *status = norm_of_norms(host, parameters->n, p, &total);
-    if (host) tni_free(host, nbytes);
     return *status == TN_OK ? total : NAN;
 }
 
@@ -136,8 +134,7 @@ double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p,
     if (check(__func__, parameters, max_norm, p) != TN_OK) return NAN;
     if (tni_host_refused(__func__, "reads the norm on the host", "tn_clip_grad_norm_tensor"))
         return NAN;
-    tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad_enabled(false);
+    TNI_UNRECORDED;
     tn_status status = TN_OK;
     double total = joint_norm(parameters, p, &status);
     if (status == TN_OK && error_if_nonfinite && !isfinite(total))
@@ -146,8 +143,6 @@ double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p,
     double factor = max_norm / (total + 1e-6);
     if (status == TN_OK && !(factor >= 1)) /* NaN scales too, as it does in PyTorch */
         status = tni_change_all(__func__, parameters->n, scaled, &(scaling){ parameters, factor });
-    tn_set_grad_enabled(was);
-    tn_scope_end(scope);
     if (status == TN_OK) TNI_NOTIFY_OF(clipped, total, max_norm, factor);
     return status == TN_OK ? total : NAN;
 }
@@ -200,13 +195,11 @@ tn_tensor *tn_clip_grad_norm_tensor(const tn_list *parameters, double max_norm, 
         return tni_fail(TN_E_STATE,
                         "%s: none of the %d parameters has a gradient: want it after tn_backward",
                         __func__, parameters->n);
-    tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad_enabled(false);
+    TNI_UNRECORDED;
     tn_tensor *cells = tn_full_as(TN_SHAPE(parameters->n), 0, TN_F64, first->storage->device);
     tn_status status = cells ? norms_into(parameters, p, cells) : tni_pending();
     tn_tensor *total = status == TN_OK ? tn_norm(cells, p, NULL, 0, false) : NULL;
     if (!total || scale_by(parameters, total, max_norm) != TN_OK) total = NULL;
-    tn_set_grad_enabled(was);
     return tn_scope_return(scope, total);
 }
 

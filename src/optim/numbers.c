@@ -97,17 +97,14 @@ static const tni_optim_group *group_of(const char *function, const tn_optim *opt
     return tni_fail(TN_E_INDEX, "%s: group %d: there are %d", function, group, opt->n_groups);
 }
 
-double tn_optim_lr(const tn_optim *opt, int group)
-{
-    const tni_optim_group *g = group_of("tn_optim_lr", opt, group);
-    return g ? g->lr : NAN;
-}
-
-double tn_optim_weight_decay(const tn_optim *opt, int group)
-{
-    const tni_optim_group *g = group_of("tn_optim_weight_decay", opt, group);
-    return g ? g->weight_decay : NAN;
-}
+#define NUMBER(tn_name, number)                                                                    \
+    double tn_name(const tn_optim *opt, int group)                                                 \
+    {                                                                                              \
+        const tni_optim_group *g = group_of(#tn_name, opt, group);                                 \
+        return g ? g->number : NAN;                                                                \
+    }
+NUMBER(tn_optim_lr, lr)
+NUMBER(tn_optim_weight_decay, weight_decay)
 
 /* Whether that number of that group (-1: all) may become value. */
 static tn_status may_set(const char *f, const tn_optim *opt, int group,

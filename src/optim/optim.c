@@ -1,6 +1,4 @@
-/*
- * optim.c - making an optimizer: groups, parameters by name, and what it refuses to touch.
- */
+/* optim.c - making an optimizer: groups, parameters by name, and what it refuses to touch. */
 #include <ctype.h>
 
 #include "autograd/notify.h"

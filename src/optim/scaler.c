@@ -162,18 +162,14 @@ static tn_status unscale(tn_scaler *s, tn_optim *opt)
                          "tn_scaler_unscale: the scale has fallen to 0, by which no gradient can "
                          "be divided, after %" PRId64 " skipped steps: want a loss that is finite",
                          s->now.skipped);
-    tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad_enabled(false);
+    TNI_UNRECORDED;
     bool bad;
-    tn_status status = TN_E_NOMEM;
-    if (tni_room(&s->seen, &s->capacity, s->n, 1, sizeof *s->seen)) status = look(opt, &bad);
-    if (status == TN_OK)
-        status = tni_change_all("tn_scaler_unscale", opt->n, unscaled,
-                                &(unscaling){ opt, 1 / s->now.scale });
-    if (status == TN_OK) s->seen[s->n++] = (seen){ .opt = tni_optim_keep(opt), .bad = bad };
-    tn_set_grad_enabled(was);
-    tn_scope_end(scope);
-    return status;
+    if (!tni_room(&s->seen, &s->capacity, s->n, 1, sizeof *s->seen)) return TN_E_NOMEM;
+    TNI_TRY(look(opt, &bad));
+    TNI_TRY(tni_change_all("tn_scaler_unscale", opt->n, unscaled,
+                           &(unscaling){ opt, 1 / s->now.scale }));
+    s->seen[s->n++] = (seen){ .opt = tni_optim_keep(opt), .bad = bad };
+    return TN_OK;
 }
 
 tn_status tn_scaler_unscale(tn_scaler *s, tn_optim *opt)

@@ -1,6 +1,4 @@
-/*
- * scheduler.c - stepping, sequences and chains, saving and loading of schedules.
- */
+/* scheduler.c - stepping, sequences and chains, saving and loading of schedules. */
 #include "optim/scheduler.h"
 
 /* The momentum a schedule asks for at a step; -1: none. */

@@ -104,58 +104,29 @@ static tn_scheduler *make(int kind, tn_optim *opt, tn_scheduler given)
     return tni_scheduler_start(tni_scheduler_new(schedule, opt, given));
 }
 
-tn_scheduler *tn_step_lr(tn_optim *opt, int64_t step_size, double gamma)
-{
-    return make(STEP, opt, (tn_scheduler){ .n = step_size, .a = gamma });
-}
-
-tn_scheduler *tn_multistep_lr(tn_optim *opt, const int64_t *milestones, int n, double gamma)
-{
-    return make(
-        MULTISTEP, opt,
-        (tn_scheduler){ .n_milestones = n, .milestone = (int64_t *)milestones, .a = gamma });
-}
-
-tn_scheduler *tn_exponential_lr(tn_optim *opt, double gamma)
-{
-    return make(EXPONENTIAL, opt, (tn_scheduler){ .a = gamma });
-}
-
-tn_scheduler *tn_cosine_lr(tn_optim *opt, int64_t t_max, double eta_min)
-{
-    return make(COSINE, opt, (tn_scheduler){ .n = t_max, .a = eta_min });
-}
-
-tn_scheduler *tn_cosine_restarts_lr(tn_optim *opt, int64_t t0, int64_t mult, double eta_min)
-{
-    return make(RESTARTS, opt, (tn_scheduler){ .n = t0, .m = mult, .a = eta_min });
-}
-
-tn_scheduler *tn_linear_lr(tn_optim *opt, double start, double end, int64_t n)
-{
-    return make(LINEAR, opt, (tn_scheduler){ .n = n, .a = start, .b = end });
-}
-
-tn_scheduler *tn_constant_lr(tn_optim *opt, double factor, int64_t n)
-{
-    return make(CONSTANT, opt, (tn_scheduler){ .n = n, .a = factor });
-}
-
-tn_scheduler *tn_polynomial_lr(tn_optim *opt, int64_t n, double power)
-{
-    return make(POLYNOMIAL, opt, (tn_scheduler){ .n = n, .a = power });
-}
-
-tn_scheduler *tn_lambda_lr(tn_optim *opt, double (*factor)(int64_t step, void *user), void *user)
-{
-    return make(LAMBDA, opt, (tn_scheduler){ .factor = factor, .user = user });
-}
-
-tn_scheduler *tn_multiplicative_lr(tn_optim *opt, double (*factor)(int64_t step, void *user),
-                                   void *user)
-{
-    return make(MULTIPLICATIVE, opt, (tn_scheduler){ .factor = factor, .user = user });
-}
+/* The numbers of a kind, and its parameters behind the optimizer. */
+#define SCHEDULE(tn_name, KIND, NUMBERS, ...)                                                      \
+    tn_scheduler *tn_name(tn_optim *opt, __VA_ARGS__)                                              \
+    {                                                                                              \
+        return make(KIND, opt, NUMBERS);                                                           \
+    }
+#define OF(...) ((tn_scheduler){ __VA_ARGS__ })
+SCHEDULE(tn_step_lr, STEP, OF(.n = step_size, .a = gamma), int64_t step_size, double gamma)
+SCHEDULE(tn_multistep_lr, MULTISTEP,
+         OF(.n_milestones = n, .milestone = (int64_t *)milestones, .a = gamma),
+         const int64_t *milestones, int n, double gamma)
+SCHEDULE(tn_exponential_lr, EXPONENTIAL, OF(.a = gamma), double gamma)
+SCHEDULE(tn_cosine_lr, COSINE, OF(.n = t_max, .a = eta_min), int64_t t_max, double eta_min)
+SCHEDULE(tn_cosine_restarts_lr, RESTARTS, OF(.n = t0, .m = mult, .a = eta_min), int64_t t0,
+         int64_t mult, double eta_min)
+SCHEDULE(tn_linear_lr, LINEAR, OF(.n = n, .a = start, .b = end), double start, double end,
+         int64_t n)
+SCHEDULE(tn_constant_lr, CONSTANT, OF(.n = n, .a = factor), double factor, int64_t n)
+SCHEDULE(tn_polynomial_lr, POLYNOMIAL, OF(.n = n, .a = power), int64_t n, double power)
+SCHEDULE(tn_lambda_lr, LAMBDA, OF(.factor = factor, .user = user),
+         double (*factor)(int64_t step, void *user), void *user)
+SCHEDULE(tn_multiplicative_lr, MULTIPLICATIVE, OF(.factor = factor, .user = user),
+         double (*factor)(int64_t step, void *user), void *user)
 
 tn_scheduler *tn_warmup_cosine_lr(tn_optim *opt, int64_t warmup, int64_t total, double eta_min)
 {

@@ -1,6 +1,4 @@
-/*
- * serializer.c - fields to and from a list of named tensors, with one message for all misfits.
- */
+/* serializer.c - fields to and from a list of named tensors, with one message for all misfits. */
 #include "optim/serializer.h"
 
 /* ---- what loading changes -------------------------------------------------------------------- */
@@ -160,19 +158,15 @@ static void number(tni_serializer *f, const char *name, tn_dtype dtype, const vo
         tni_serializer_note(f, TNI_MISMATCHED, "%s (unreadable)", name);
 }
 
-void tni_field_i64(tni_serializer *f, const char *name, int64_t *value)
-{
-    int64_t there;
-    number(f, name, TN_I64, value, &there);
-    if (f->from) tni_serializer_set(f, value, &there, sizeof there);
-}
-
-void tni_field_f64(tni_serializer *f, const char *name, double *value)
-{
-    double there;
-    number(f, name, TN_F64, value, &there);
-    if (f->from) tni_serializer_set(f, value, &there, sizeof there);
-}
+#define NUMBER(tni_field, type, dtype)                                                             \
+    void tni_field(tni_serializer *f, const char *name, type *value)                               \
+    {                                                                                              \
+        type there;                                                                                \
+        number(f, name, dtype, value, &there);                                                     \
+        if (f->from) tni_serializer_set(f, value, &there, sizeof there);                           \
+    }
+NUMBER(tni_field_i64, int64_t, TN_I64)
+NUMBER(tni_field_f64, double, TN_F64)
 
 void tni_field_steps(tni_serializer *f, const char *name, int64_t *value)
 {

@@ -210,15 +210,13 @@ tni_staged *tni_optim_stage(tn_optim *opt, const tn_list *state)
 {
     tni_serializer f;
     if (tni_optim_busy("tn_optim_load_state_dict", opt)) return NULL;
-    tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad_enabled(false), lasting = tni_alloc_lasting(true);
+    TNI_UNRECORDED;
+    bool lasting = tni_alloc_lasting(true);
     tni_serializer_load(&f, state);
     forget(&f, opt);
     show(&f, opt);
     tni_alloc_lasting(lasting);
     tn_status status = tni_serializer_loaded(&f, "tn_optim_load_state_dict");
-    tn_set_grad_enabled(was);
-    tn_scope_end(scope);
     return tni_serializer_staged(&f, status);
 }
 

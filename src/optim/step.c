@@ -230,8 +230,7 @@ tn_status tn_optim_step(tn_optim *opt)
     if (tni_optim_busy(f, opt)) return TN_E_STATE;
     tni_optim_keep(opt); /* an update or a hook may free it */
     opt->stepping = true;
-    tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad_enabled(false);
+    TNI_UNRECORDED;
     const tn_tensor *first = NULL; /* that is updated on any rank */
     int n = 0;
     tn_status status = run_hooks(opt, false);
@@ -246,8 +245,6 @@ tn_status tn_optim_step(tn_optim *opt)
     if (status == TN_OK && TNI_UNLIKELY(tni_watching) && tni_watching->stepped)
         tni_watching->stepped(tni_watching, opt);
     if (status == TN_OK) status = run_hooks(opt, true);
-    tn_set_grad_enabled(was);
-    tn_scope_end(scope);
     opt->stepping = false;
     tn_optim_free(opt);
     return status;

@@ -1,6 +1,4 @@
-/*
- * access.c - a tensor's properties and values for the caller: sizes, names, items, copies out.
- */
+/* access.c - a tensor's properties and values for the caller: sizes, names, items, copies out. */
 #include "tensor/internal.h"
 
 TNI_AFTER_ERROR(int64_t, no_size, TN_NO_SIZE)

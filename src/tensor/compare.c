@@ -4,16 +4,6 @@
 #include "base/map.h"
 #include "tensor/internal.h"
 
-/* All elements as dtype in a new block of nbytes, for tni_free. NULL with a message. */
-static void *values_of(const tn_tensor *t, tn_dtype dtype, size_t *nbytes)
-{
-    *nbytes = (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(dtype); /* fits: any shape's do */
-    void *values = tni_alloc(*nbytes);
-    if (values && tn_copy_out(t, values, *nbytes, dtype) != TN_OK)
-        return tni_free(values, *nbytes), NULL;
-    return values;
-}
-
 uint64_t tn_hash(const tn_tensor *t)
 {
     uint64_t hash = TNI_NO_HASH;
@@ -24,13 +14,16 @@ uint64_t tn_hash(const tn_tensor *t)
     hash = tni_hash(hash, &(int32_t){ (int32_t)t->dtype }, sizeof(int32_t));
     if (t->storage->device.type == TN_CPU && tni_is_dense(t))
         return tni_hash(hash, tni_data(t), tni_bytes_of(t));
-    size_t nbytes;
-    void *values = values_of(t, t->dtype, &nbytes);
-    if (!values) return 0;
-    hash = tni_hash(hash, values, nbytes);
-    tni_free(values, nbytes);
-    return hash;
+    const size_t nbytes = tni_bytes_of(t);
+    TNI_ITEMS(char, values, nbytes);
+    if (!values || tn_copy_out(t, values, nbytes, t->dtype) != TN_OK) return 0;
+    return tni_hash(hash, values, nbytes);
 }
+
+typedef union either {
+    double f;
+    int64_t i;
+} either;
 
 /* |x - y| for two numbers; equal infinities or two NaNs differ by 0, one NaN gives NaN. */
 static double difference(double x, double y)
@@ -47,23 +40,19 @@ double tn_max_abs_diff(const tn_tensor *a, const tn_tensor *b)
     if (!tni_shape_equal(&a->shape, &b->shape)) return NAN;
     bool whole = !tn_dtype_is_float(a->dtype) && !tn_dtype_is_float(b->dtype);
     tn_dtype dtype = whole ? TN_I64 : TN_F64;
-    size_t n = (size_t)tni_shape_numel(&a->shape);
-    size_t a_bytes = 0, b_bytes = 0;
-    void *x = values_of(a, dtype, &a_bytes);
-    void *y = x ? values_of(b, dtype, &b_bytes) : NULL;
-    double largest = x && y ? 0.0 : NAN;
-    for (size_t i = 0; x && y && i < n; i++) {
-        double d;
-        if (whole) {
-            int64_t p = ((int64_t *)x)[i], q = ((int64_t *)y)[i];
-            d = (double)(p > q ? (uint64_t)p - (uint64_t)q : (uint64_t)q - (uint64_t)p);
-        } else {
-            d = difference(((double *)x)[i], ((double *)y)[i]);
-        }
+    size_t n = (size_t)tni_shape_numel(&a->shape), nbytes = n * sizeof(either);
+    TNI_ITEMS(either, x, n);
+    TNI_ITEMS(either, y, n);
+    if (!x || !y || tn_copy_out(a, x, nbytes, dtype) != TN_OK ||
+        tn_copy_out(b, y, nbytes, dtype) != TN_OK)
+        return NAN;
+    double largest = 0.0;
+    for (size_t i = 0; i < n && !isnan(largest); i++) {
+        int64_t p = x[i].i, q = y[i].i;
+        double d = !whole  ? difference(x[i].f, y[i].f)
+                   : p > q ? (double)((uint64_t)p - (uint64_t)q)
+                           : (double)((uint64_t)q - (uint64_t)p);
         if (isnan(d) || d > largest) largest = d;
-        if (isnan(d)) break;
     }
-    tni_free(x, a_bytes);
-    tni_free(y, b_bytes);
     return largest;
 }

@@ -81,16 +81,6 @@ tn_tensor *tn_empty(tn_shape shape)
     return tni_create("tn_empty", shape, default_dtype, tn_cpu());
 }
 
-tn_tensor *tn_zeros(tn_shape shape)
-{
-    return full("tn_zeros", shape, 0.0, default_dtype, tn_cpu());
-}
-
-tn_tensor *tn_ones(tn_shape shape)
-{
-    return full("tn_ones", shape, 1.0, default_dtype, tn_cpu());
-}
-
 tn_tensor *tn_full(tn_shape shape, double value)
 {
     return full("tn_full", shape, value, default_dtype, tn_cpu());
@@ -126,15 +116,17 @@ static tn_tensor *full_like(const char *function, tn_tensor *t, double value)
     return full(function, t->shape, value, t->dtype, t->storage->device);
 }
 
-tn_tensor *tn_zeros_like(tn_tensor *t)
-{
-    return full_like("tn_zeros_like", t, 0.0);
-}
-
-tn_tensor *tn_ones_like(tn_tensor *t)
-{
-    return full_like("tn_ones_like", t, 1.0);
-}
+#define FULL_OF(tn_name, tn_name_like, value)                                                      \
+    tn_tensor *tn_name(tn_shape shape)                                                             \
+    {                                                                                              \
+        return full(#tn_name, shape, value, default_dtype, tn_cpu());                              \
+    }                                                                                              \
+    tn_tensor *tn_name_like(tn_tensor *t)                                                          \
+    {                                                                                              \
+        return full_like(#tn_name_like, t, value);                                                 \
+    }
+FULL_OF(tn_zeros, tn_zeros_like, 0.0)
+FULL_OF(tn_ones, tn_ones_like, 1.0)
 
 tn_tensor *tn_full_like(tn_tensor *t, double value)
 {
@@ -299,12 +291,10 @@ tn_tensor *tn_from_data(const void *data, tn_shape shape, tn_dtype dtype)
     return from_data("tn_from_data", data, shape, dtype);
 }
 
-tn_tensor *tn_from_floats(const float *values, tn_shape shape)
-{
-    return from_data("tn_from_floats", values, shape, TN_F32);
-}
-
-tn_tensor *tn_from_ints(const int64_t *values, tn_shape shape)
-{
-    return from_data("tn_from_ints", values, shape, TN_I64);
-}
+#define FROM_VALUES(tn_name, type, dtype)                                                          \
+    tn_tensor *tn_name(const type *values, tn_shape shape)                                         \
+    {                                                                                              \
+        return from_data(#tn_name, values, shape, dtype);                                          \
+    }
+FROM_VALUES(tn_from_floats, float, TN_F32)
+FROM_VALUES(tn_from_ints, int64_t, TN_I64)

@@ -1,6 +1,4 @@
-/*
- * info.c - a description of the build and the machine, for bug reports and log files.
- */
+/* info.c - a description of the build and the machine, for bug reports and log files. */
 #include <cblas.h>
 
 #include "tensor/cpu/dense/dense.h"

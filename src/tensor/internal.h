@@ -114,7 +114,7 @@ const char *tni_text(const tn_tensor *t);
 
 /* A new tensor with its own storage, in the current scope. Fails without an open scope. */
 tn_tensor *tni_new(const tni_spec *spec, tn_device device);
-tn_tensor *tni_new_dense(const tn_shape *shape, tn_dtype dtype, tn_device device);
+#define tni_new_dense(shape, dtype, device) tni_create("", *(shape), dtype, device)
 /* The same for a public function, whose name starts the error message. */
 tn_tensor *tni_create(const char *function, tn_shape shape, tn_dtype dtype, tn_device device);
 /* ---- C scalars beside tensors ---- */
@@ -241,6 +241,8 @@ static inline void tni_scopes_go(const size_t *was)
 #define TNI_SCOPES_STAY                                                                            \
     __attribute__((cleanup(tni_scopes_go), unused)) const size_t tni_scopes_were_ =                \
         tni_scope_guard()
+/* A scope, named scope, up to the end of the block. */
+#define TNI_SCOPED tn_scope TN_WHEN_LEFT(tn_leave_scope_) scope = tn_scope_begin()
 /* Ends s, after the guard set in or around it (NULL: none). out[0..n), if status is TN_OK, belong
  * to the scope around it; otherwise, or if there is no memory for that, all are NULL. */
 tn_status tni_scope_hand_over(tn_scope s, const size_t *guarded, tn_status status, int64_t n,

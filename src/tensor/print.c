@@ -81,21 +81,15 @@ static char *collect(const tn_tensor *t, const shown *e, int axis, int64_t at, c
     return out;
 }
 
-static tn_status gather(const tn_tensor *t, shown *e)
+static void plan(const tn_tensor *t, shown *e)
 {
     bool summarize = tni_shape_numel(&t->shape) > THRESHOLD;
-    tn_status status = TN_OK;
     *e = (shown){ .dtype = t->dtype, .rank = t->shape.rank, .total = 1 };
     for (int i = 0; i < e->rank; i++) {
         e->cut[i] = summarize && t->shape.size[i] > 2 * EDGE;
         e->n[i] = e->cut[i] ? 2 * EDGE : t->shape.size[i];
         e->total *= (size_t)e->n[i]; /* at most 6^8 */
     }
-    e->values = tni_alloc(e->total * 8);
-    if (!e->values) return TN_E_NOMEM;
-    collect(t, e, 0, 0, e->values, &status);
-    if (status != TN_OK) tni_free(e->values, e->total * 8);
-    return status;
 }
 
 /* ---- one format for all ---------------------------------------------------------------------- */
@@ -191,11 +185,15 @@ static tn_status write_tensor(sink *s, const tn_tensor *t)
         return TN_OK;
     }
     shown e;
-    TNI_TRY(gather(t, &e));
+    tn_status status = TN_OK;
+    plan(t, &e);
+    TNI_ITEMS(char, values, e.total * 8);
+    if (!(e.values = values)) return TN_E_NOMEM;
+    collect(t, &e, 0, 0, values, &status);
+    TNI_TRY(status);
     format f = choose(&e);
     emit_axis(s, &f, &e, 0, &at);
     emit_summary(s, t);
-    tni_free(e.values, e.total * 8);
     return TN_OK;
 }
 

@@ -190,12 +190,10 @@ tn_status tni_random_uniform(tn_tensor *t, double low, double high)
     if (!tni_is_half(t->dtype) || low >= high || tni_shape_numel(&t->shape) == 0)
         return fill(t, draw_uniforms, bounds);
     /* the mask first: if it does not fit, nothing is drawn */
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     tn_tensor *mask = tni_new_dense(&t->shape, TN_BOOL, t->storage->device);
-    tn_status status = mask ? fill(t, draw_uniforms, bounds) : tni_pending();
-    if (status == TN_OK) status = leave_out_the_end(t, mask, low, high);
-    tn_scope_end(scope);
-    return status;
+    TNI_TRY(mask ? fill(t, draw_uniforms, bounds) : tni_pending());
+    return leave_out_the_end(t, mask, low, high);
 }
 
 tn_status tni_random_normal(tn_tensor *t, double mean, double deviation)
@@ -227,12 +225,11 @@ static tn_tensor *draw_and_cast(tn_tensor *t, tn_tensor *cast, bool normal)
 {
     const tni_backend *backend = tni_backend_of(t);
     tni_array drawn = tni_array_of(t), to = tni_array_of(cast);
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     tn_tensor *mask = tni_new_dense(&t->shape, TN_BOOL, t->storage->device);
     tn_status status = mask ? draw_into(t, normal, true) : tni_pending();
     if (status == TN_OK) status = backend->copy(&(tni_copy){ .y = to, .x = drawn });
     if (status == TN_OK && !normal) status = leave_out_the_end(cast, mask, 0.0, 1.0);
-    tn_scope_end(scope);
     return status == TN_OK ? cast : NULL;
 }
 
@@ -251,28 +248,6 @@ static tn_tensor *drawn(const char *f, tn_shape shape, bool normal, tn_dtype dty
     return cast ? draw_and_cast(t, cast, normal) : NULL;
 }
 
-tn_tensor *tn_rand_as(tn_shape shape, tn_dtype dtype, tn_device device)
-{
-    return drawn("tn_rand_as", shape, false, dtype, device);
-}
-
-tn_tensor *tn_randn_as(tn_shape shape, tn_dtype dtype, tn_device device)
-{
-    return drawn("tn_randn_as", shape, true, dtype, device);
-}
-
-tn_tensor *tn_rand_like(tn_tensor *t)
-{
-    if (!tni_present("tn_rand_like", "t", t)) return NULL;
-    return drawn("tn_rand_like", t->shape, false, t->dtype, t->storage->device);
-}
-
-tn_tensor *tn_randn_like(tn_tensor *t)
-{
-    if (!tni_present("tn_randn_like", "t", t)) return NULL;
-    return drawn("tn_randn_like", t->shape, true, t->dtype, t->storage->device);
-}
-
 static tn_tensor *filled(const char *f, tn_shape shape, draw draw, double a, double b)
 {
     TNI_HOLD_TRAPS;
@@ -280,15 +255,26 @@ static tn_tensor *filled(const char *f, tn_shape shape, draw draw, double a, dou
     return t && fill(t, draw, (double[]){ a, b, 0.0 }) == TN_OK ? t : NULL;
 }
 
-tn_tensor *tn_rand(tn_shape shape)
-{
-    return filled("tn_rand", shape, draw_uniforms, 0.0, 1.0);
-}
+#define RANDOM(tn_name, tn_name_as, normal, draw)                                                  \
+    tn_tensor *tn_name(tn_shape shape)                                                             \
+    {                                                                                              \
+        return filled(#tn_name, shape, draw, 0.0, 1.0);                                            \
+    }                                                                                              \
+    tn_tensor *tn_name_as(tn_shape shape, tn_dtype dtype, tn_device device)                        \
+    {                                                                                              \
+        return drawn(#tn_name_as, shape, normal, dtype, device);                                   \
+    }
+RANDOM(tn_rand, tn_rand_as, false, draw_uniforms)
+RANDOM(tn_randn, tn_randn_as, true, draw_normals)
 
-tn_tensor *tn_randn(tn_shape shape)
-{
-    return filled("tn_randn", shape, draw_normals, 0.0, 1.0);
-}
+#define RANDOM_LIKE(tn_name, normal)                                                               \
+    tn_tensor *tn_name(tn_tensor *t)                                                               \
+    {                                                                                              \
+        if (!tni_present(#tn_name, "t", t)) return NULL;                                           \
+        return drawn(#tn_name, t->shape, normal, t->dtype, t->storage->device);                    \
+    }
+RANDOM_LIKE(tn_rand_like, false)
+RANDOM_LIKE(tn_randn_like, true)
 
 tn_tensor *tn_bernoulli(tn_shape shape, double p)
 {
@@ -326,12 +312,10 @@ tn_tensor *tn_randint_like(tn_tensor *t, int64_t low, int64_t high)
                         ": want low < high, and numbers that %s can hold",
                         low, high, tn_dtype_name(t->dtype));
     tn_tensor *y = tn_empty_like(t);
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     const tn_tensor *from = y ? tn_randint(low, high, t->shape) : NULL;
     size_t nbytes = (size_t)tni_shape_numel(&t->shape) * sizeof(int64_t);
-    if (!from || tni_write_host(y, tni_data(from), nbytes, TN_I64) != TN_OK) y = NULL;
-    tn_scope_end(scope);
-    return y;
+    return from && tni_write_host(y, tni_data(from), nbytes, TN_I64) == TN_OK ? y : NULL;
 }
 
 tn_tensor *tn_randperm(int64_t n)

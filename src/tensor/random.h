@@ -1,6 +1,4 @@
-/*
- * random.h - generators and the draws that PyTorch's CPU generator defines.
- */
+/* random.h - generators and the draws that PyTorch's CPU generator defines. */
 #pragma once
 
 #include "tensor/internal.h"

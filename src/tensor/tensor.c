@@ -264,11 +264,6 @@ tn_tensor *tni_new(const tni_spec *spec, tn_device device)
     return new_for("", spec->dtype, &spec->shape, spec->strided ? spec : NULL, device);
 }
 
-tn_tensor *tni_new_dense(const tn_shape *shape, tn_dtype dtype, tn_device device)
-{
-    return new_for("", dtype, shape, NULL, device);
-}
-
 tn_tensor *tni_create(const char *function, tn_shape shape, tn_dtype dtype, tn_device device)
 {
     return new_for(function, dtype, &shape, NULL, device);

@@ -1,6 +1,4 @@
-/*
- * walk.c - merging the axes of arrays that are visited together.
- */
+/* walk.c - merging the axes of arrays that are visited together. */
 #include "tensor/walk.h"
 
 /* Whether axis b continues axis a in every array. */

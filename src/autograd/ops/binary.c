@@ -144,10 +144,7 @@ static tn_status glu_backward(tni_grad *g)
     return TN_OK;
 }
 
-static tn_status nan_to_num_backward(tni_grad *g)
-{
-    return tni_give_dx(g, tn_mul(g->dy, tn_isfinite(g->x[0])));
-}
+TNI_DX(nan_to_num_backward, tn_mul(g->dy, tn_isfinite(g->x[0])))
 
 enum { A = TNI_X(0), B = TNI_X(1) };
 

@@ -328,14 +328,13 @@ static tn_tensor *padded(tn_tensor *x, int axes, conv_axis *along, tn_pad_mode m
 static tn_tensor *planes_as_channels(tn_tensor *x, const conv_axis *a)
 {
     const int64_t *size = x->shape.size;
-    tn_tensor **plane = tni_alloc_n((size_t)a->kernel, sizeof *plane);
+    TNI_ITEMS(tn_tensor *, plane, a->kernel);
     if (!plane) return NULL;
     for (int64_t t = 0; t < a->kernel; t++) {
         int64_t from = t * a->dilation, end = from + (a->out - 1) * a->stride + 1;
         plane[t] = tn_permute(tn_slice(x, 2, from, end, a->stride), TN_AXES(0, 2, 1, 3, 4));
     }
     tn_tensor *y = tn_stack(plane, (int)a->kernel, 3);
-    tni_free(plane, (size_t)a->kernel * sizeof *plane);
     return tn_reshape(y, TN_SHAPE(size[0] * a->out, size[1] * a->kernel, size[3], size[4]));
 }
 

@@ -85,12 +85,7 @@ static tn_status to_forward(tni_call *c)
     return status ? status : tni_backend_of(y)->upload(tni_data(y), tni_data(host), nbytes);
 }
 
-static tn_status to_backward(tni_grad *g)
-{
-    const to_args *args = g->args;
-    return tni_give_dx(g, tn_to(g->dy, args->from));
-}
-
+TNI_DX(to_backward, tn_to(g->dy, ((const to_args *)g->args)->from))
 TNI_OP(to, 1, "y = x on another device", "dx = dy on x's device", to_shape, to_forward, to_backward,
        .dtypes = TNI_ANY_DTYPE, .any_device = true, .dense = TNI_X(0))
 

@@ -1,6 +1,4 @@
-/*
- * elementwise.h - what the elementwise, copying and reducing ops share.
- */
+/* elementwise.h - what the elementwise, copying and reducing ops share. */
 #pragma once
 
 #include "autograd/op.h"

@@ -19,7 +19,7 @@ tn_status tni_name_index_error(const tn_op *op, tn_status status)
     return tni_error_prefix("tn_%s: ", op->name);
 }
 
-static tn_tensor *as_i64(const char *function, const char *what, tn_tensor *t, bool bytes)
+tn_tensor *tni_as_i64(const char *function, const char *what, tn_tensor *t, bool bytes)
 {
     const char *want = bytes ? "u8, i32 or i64" : "i32 or i64";
     if (!t) return tni_poisoned(function, what);
@@ -30,16 +30,6 @@ static tn_tensor *as_i64(const char *function, const char *what, tn_tensor *t, b
     if (t->dtype == TN_I32 || (bytes && t->dtype == TN_U8)) return tn_to_dtype(t, TN_I64);
     return tni_fail(TN_E_DTYPE, "%s: %s %s is %s: want %s, as tn_to_dtype(%s, TN_I64) gives",
                     function, what, tni_text(t), tn_dtype_name(t->dtype), want, what);
-}
-
-tn_tensor *tni_index_arg(const char *function, const char *what, tn_tensor *index)
-{
-    return as_i64(function, what, index, false);
-}
-
-tn_tensor *tni_ids_arg(const char *function, const char *what, tn_tensor *ids)
-{
-    return as_i64(function, what, ids, true);
 }
 
 /* ---- gather ---------------------------------------------------------------------------------- */

@@ -152,19 +152,15 @@ tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
     TNI_TRY(check(__func__, x, source, true));
     if (tn_dtype_is_float(source->dtype)) TNI_TRY(fractions_fit(__func__, x, "the source"));
     if (tn_same_storage(x, source) && same_geometry(x, source)) return TN_OK;
-    tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD
-    {
-        if (x->storage->backend != source->storage->backend)
-            source = tn_to(source, tn_device_of(x));
-        else if (tn_same_storage(x, source))
-            source = tn_clone(source);
-    }
+    TNI_UNRECORDED;
+    if (x->storage->backend != source->storage->backend)
+        source = tn_to(source, tn_device_of(x));
+    else if (tn_same_storage(x, source))
+        source = tn_clone(source);
     tni_copy a = { .y = tni_array_of(x) };
     if (source) a.x = tni_array_expand(source, &x->shape);
     tn_status status = source ? tni_backend_of(x)->copy(&a) : tni_pending();
     if (!status) tni_bump_rewritten(x);
-    tn_scope_end(scope);
     return status;
 }
 
@@ -319,15 +315,11 @@ tn_status tni_change_all(const char *function, int n, tni_change (*each)(const v
 {
     TNI_HOLD_TRAPS;
     if (n <= 0) return TN_OK;
-    const size_t nbytes = (size_t)n * (sizeof(tni_lerp_tensor) + sizeof(span) + sizeof(bool));
-    tni_lerp_tensor *call = tni_alloc(nbytes);
-    if (!call) return TN_E_NOMEM;
-    span *spans = (span *)(call + n);
-    bool *alone = (bool *)(spans + n);
-    tn_scope scope = tn_scope_begin();
+    TNI_ITEMS(tni_lerp_tensor, call, n);
+    TNI_ITEMS(span, spans, n);
+    TNI_ITEMS(bool, alone, n);
+    if (!call || !spans || !alone) return TN_E_NOMEM;
+    TNI_SCOPED;
     mark_repeated(each, from, n, spans, alone);
-    tn_status status = change_all(function, n, each, from, alone, call);
-    tn_scope_end(scope);
-    tni_free(call, nbytes);
-    return status;
+    return change_all(function, n, each, from, alone, call);
 }

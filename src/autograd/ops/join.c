@@ -79,23 +79,16 @@ tn_tensor *tn_cat(tn_tensor *const *x, int n, int axis)
 
 tn_tensor *tn_stack(tn_tensor *const *x, int n, int axis)
 {
-    tn_tensor *y = NULL;
-    int k = 0;
     if (!is_list("tn_stack", x, n)) return NULL;
     if ((axis = tni_axis("tn_stack", axis, x[0]->shape.rank + 1)) < 0) return NULL;
-    size_t nbytes = (size_t)n * sizeof *x;
-    tn_tensor **parts = tni_alloc(nbytes);
+    TNI_ITEMS(tn_tensor *, parts, n);
     if (!parts) return NULL;
-    for (; k < n; k++) {
-        if (x[k] && !tni_shape_equal(&x[k]->shape, &x[0]->shape)) {
-            tni_error(TN_E_SHAPE, "tn_stack: x[%d] is %s, x[0] is %s: want one shape", k,
-                      tni_text(x[k]), tni_text(x[0]));
-            break;
-        }
+    for (int k = 0; k < n; k++) {
+        if (x[k] && !tni_shape_equal(&x[k]->shape, &x[0]->shape))
+            return tni_fail(TN_E_SHAPE, "tn_stack: x[%d] is %s, x[0] is %s: want one shape", k,
+                            tni_text(x[k]), tni_text(x[0]));
         parts[k] = tn_unsqueeze(x[k], axis);
-        if (!parts[k]) break;
+        if (!parts[k]) return NULL;
     }
-    if (k == n) y = tn_cat(parts, n, axis);
-    tni_free(parts, nbytes);
-    return y;
+    return tn_cat(parts, n, axis);
 }

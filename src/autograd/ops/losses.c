@@ -87,15 +87,13 @@ static tn_tensor *difference(const char *function, tn_tensor *x, tn_tensor *targ
     return tni_scope_return(function, scope, tni_reduce_loss(function, rows, reduction, x->dtype));
 }
 
-tn_tensor *tn_mse_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction)
-{
-    return difference("tn_mse_loss", x, target, tn_square, reduction);
-}
-
-tn_tensor *tn_l1_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction)
-{
-    return difference("tn_l1_loss", x, target, tn_abs, reduction);
-}
+#define OF_DIFFERENCE(tn_name, of)                                                                 \
+    tn_tensor *tn_name(tn_tensor *x, tn_tensor *target, tn_reduction reduction)                    \
+    {                                                                                              \
+        return difference(#tn_name, x, target, of, reduction);                                     \
+    }
+OF_DIFFERENCE(tn_mse_loss, tn_square)
+OF_DIFFERENCE(tn_l1_loss, tn_abs)
 
 /* scale m (d - m / 2), m = clamp(d, -k, k) */
 static tn_tensor *huber(const char *function, tn_tensor *x, tn_tensor *target, double k,

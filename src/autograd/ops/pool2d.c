@@ -164,11 +164,8 @@ TNI_OP_AS(op_max_grad, "max_pool2d_grad", 2, "dx_i = sum over o with i(o) = i of
           "ddy_o = g_i(o); where g is the gradient of dx", grad_shape, max_grad_forward,
           max_grad_backward, .reads = { TNI_X(1) }, .dense = TNI_X(0))
 
-static tn_status max_backward(tni_grad *g)
-{
-    tn_tensor *in[2] = { g->dy, g->saved[0] };
-    return tni_give_dx(g, tni_apply(&op_max_grad, g->args, g->args_size, 2, in));
-}
+TNI_DX(max_backward,
+       tni_apply(&op_max_grad, g->args, g->args_size, 2, (tn_tensor *[]){ g->dy, g->saved[0] }))
 
 /* ---- averages: windows of a kernel, or adaptive ones ----------------------------------------- */
 

@@ -1,6 +1,4 @@
-/*
- * products.h - what the ops made of matrix products share.
- */
+/* products.h - what the ops made of matrix products share. */
 #pragma once
 
 #include "autograd/op.h"

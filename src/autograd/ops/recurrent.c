@@ -368,18 +368,16 @@ static tn_status composed_backward(tni_grad *g)
 {
     tn_tensor *in[INPUTS], *wanted[INPUTS], *grad[INPUTS], *out[2] = { NULL, NULL };
     tn_tensor *const seed[] = { tni_dy(g, 0), g->n_out > 1 ? tni_dy(g, 1) : NULL };
-    size_t nbytes = (size_t)g->in[X].shape.size[0] * sizeof *out;
     int n = 0;
     for (int i = 0; i < g->n_in; i++) {
         in[i] = g->in[i].absent ? TN_NONE : tn_expand(g->x[i], g->in[i].shape);
         if (!in[i]) return tni_pending();
         if (g->need[i]) wanted[n++] = in[i];
     }
-    tn_tensor **all = tni_alloc(nbytes);
+    TNI_ITEMS(tn_tensor *, all, g->in[X].shape.size[0]);
     if (!all) return TN_E_NOMEM;
     out[1] = g->n_in > C0 ? in[C0] : NULL;
     out[0] = composed_forward(g, in, all, &out[1]);
-    tni_free(all, nbytes);
     if (!out[0] || (g->n_out > 1 && !out[1])) return tni_pending();
     tn_status status = tn_gradients(g->n_out, out, seed, n, wanted, grad, TN_CREATE_GRAPH);
     for (int i = 0, k = 0; i < g->n_in && status == TN_OK; i++)

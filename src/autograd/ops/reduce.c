@@ -140,17 +140,9 @@ tn_tensor *tni_shared_gradient(const tni_grad *g, tn_tensor *dy, tn_tensor *equa
 
 /* ---- sum, mean ------------------------------------------------------------------------------- */
 
-static tn_status sum_backward(tni_grad *g)
-{
-    return tni_give_dx(g, tn_expand(tni_with_axes(g, g->dy), g->in[0].shape));
-}
-
-static tn_status mean_backward(tni_grad *g)
-{
-    tn_tensor *share = tn_mul_scalar(tni_with_axes(g, g->dy), 1.0 / reduced_count(g));
-    return tni_give_dx(g, tn_expand(share, g->in[0].shape));
-}
-
+TNI_DX(sum_backward, tn_expand(tni_with_axes(g, g->dy), g->in[0].shape))
+TNI_DX(mean_backward,
+       tn_expand(tn_mul_scalar(tni_with_axes(g, g->dy), 1.0 / reduced_count(g)), g->in[0].shape))
 TNI_REDUCE_OP(sum, TNI_REDUCE_SUM, "y = sum x", "dx = dy", 0, sum_backward)
 TNI_REDUCE_OP(mean, TNI_REDUCE_REAL, "y = sum x / n", "dx = dy / n", 0, mean_backward)
 TNI_REDUCTION(tn_sum, sum)
@@ -187,10 +179,7 @@ static double degrees(const tni_grad *g)
     return n > args->p ? n - args->p : 0.0;
 }
 
-static tn_status var_backward(tni_grad *g)
-{
-    return tni_give_dx(g, spread(g, tni_with_axes(g, g->dy), 2.0 / degrees(g)));
-}
+TNI_DX(var_backward, spread(g, tni_with_axes(g, g->dy), 2.0 / degrees(g)))
 
 static tn_status std_backward(tni_grad *g)
 {

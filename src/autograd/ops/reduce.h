@@ -1,6 +1,4 @@
-/*
- * reduce.h - what reductions over axes share: arguments, shape rule, call of the kernel.
- */
+/* reduce.h - what reductions over axes share: arguments, shape rule, call of the kernel. */
 #pragma once
 
 #include "autograd/ops/elementwise.h"

@@ -165,11 +165,10 @@ static tn_status mapped_forward(tni_call *c)
         return tni_op_error(c, TN_E_UNSUPPORTED, "x %s: want planes of at most %d elements",
                             tni_text(x), INT32_MAX);
     int64_t most = TNI_MAX(tni_most_taps(&a->rows), tni_most_taps(&a->columns));
-    size_t nbytes = r.bytes + s.bytes + (size_t)most * (sizeof(int64_t) + sizeof(double));
-    char *memory = tni_alloc(nbytes);
-    if (!memory) return TN_E_NOMEM;
-    double *weight = (double *)(memory + r.bytes + s.bytes);
-    int64_t *at = (int64_t *)(weight + most);
+    TNI_ITEMS(char, memory, r.bytes + s.bytes);
+    TNI_ITEMS(double, weight, most);
+    TNI_ITEMS(int64_t, at, most);
+    if (!memory || !weight || !at) return TN_E_NOMEM;
     bool f64 = x->dtype == TN_F64;
     tni_resample k = { .y = rows_array(c->out[0], 3, planes, r.n, s.n ? s.n : inner),
                        .x = rows_array(x, 2, planes, numel / planes, 0),
@@ -178,9 +177,7 @@ static tn_status mapped_forward(tni_call *c)
                        .table_bytes = r.bytes + s.bytes };
     k.rows.step = inner;
     if (s.n) k.columns = fill(&s, memory + r.bytes, a->back, f64, at, weight);
-    tn_status status = tni_backend_of(x)->resample(&k);
-    tni_free(memory, nbytes);
-    return status;
+    return tni_backend_of(x)->resample(&k);
 }
 
 static tn_status mapped_backward(tni_grad *g)

@@ -107,15 +107,13 @@ static tn_tensor *scatter(const char *f, tn_tensor *x, int axis, tn_tensor *inde
     return tni_scope_return(f, scope, single ? tn_reshape(y, TN_SCALAR) : y);
 }
 
-tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source)
-{
-    return scatter("tn_scatter_add", x, axis, index, source, TNI_ADD);
-}
-
-tn_tensor *tn_scatter(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source)
-{
-    return scatter("tn_scatter", x, axis, index, source, TNI_SET);
-}
+#define SCATTERING(tn_name, how)                                                                   \
+    tn_tensor *tn_name(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source)                \
+    {                                                                                              \
+        return scatter(#tn_name, x, axis, index, source, how);                                     \
+    }
+SCATTERING(tn_scatter_add, TNI_ADD)
+SCATTERING(tn_scatter, TNI_SET)
 
 /* ---- by rows, by positions, by a mask -------------------------------------------------------- */
 

@@ -63,9 +63,12 @@ tn_tensor *tni_centred_slope(tn_tensor *g, tn_tensor *xh, const int *axes, int n
 
 /* Puts "tn_NAME: " before a kernel's message about a bad index: kernels don't know the op. */
 tn_status tni_name_index_error(const tn_op *op, tn_status status);
-/* index as i64 (i32 is cast); NULL and a message for other dtypes. u8 is refused: where PyTorch
- * takes it for an index, it is a mask. */
-tn_tensor *tni_index_arg(const char *function, const char *what, tn_tensor *index);
+/* t as i64 (i32 is cast); NULL and a message for other dtypes. bytes: u8 is one, too. */
+tn_tensor *tni_as_i64(const char *function, const char *what, tn_tensor *t, bool bytes);
+/* An index: u8 is refused, as where PyTorch takes it for an index, it is a mask. */
+#define tni_index_arg(function, what, index) tni_as_i64(function, what, index, false)
+/* Ids of classes or rows, or lengths: they may be u8. */
+#define tni_ids_arg(function, what, ids) tni_as_i64(function, what, ids, true)
 /* A single value as a row of one element: functions with an index treat it so, as in PyTorch. */
 tn_tensor *tni_as_row(tn_tensor *t);
 /* An error unless index, in[1], fits x, in[0]. */
@@ -77,8 +80,6 @@ tn_tensor *tni_scatter_into(tn_tensor *x, int axis, tn_tensor *index, tn_tensor 
 tn_tensor *tni_take_add_at(tn_tensor *y, int axis, tn_tensor *index, const tn_shape *shape);
 /* x's slices along axis 0 at an i64 index of any shape. */
 tn_tensor *tni_take_at(tn_tensor *x, tn_tensor *index);
-/* Ids of classes or rows, or lengths, as i64: they may be u8, too. */
-tn_tensor *tni_ids_arg(const char *function, const char *what, tn_tensor *ids);
 tn_tensor *tni_iota(int64_t n, tn_device device); /* 0..n-1 as i64, made on the device */
 
 /* mean, sum or nothing over all elements of rows; f32 rows of bf16 or f16 are then rounded to

@@ -51,16 +51,10 @@ static tn_status softmax_kernel_grad(tni_grad *g)
     return tni_backend_of(g->y)->softmax_grad(&a);
 }
 
-#define SOFTMAX(name_, formula_, gradient_)                                                        \
-    TNI_OP(name_, 1, formula_, gradient_, tni_shape_like_first, softmax_forward, softmax_backward, \
-           .reads = { TNI_Y }, .dense = TNI_X(0), .dense_grad = TNI_DY,                            \
-           .kernel_grad = softmax_kernel_grad)
-SOFTMAX(softmax, "y_i = exp(x_i - max x) / sum_j exp(x_j - max x)", "dx = y (dy - sum_j dy_j y_j)")
-SOFTMAX(log_softmax, "y_i = x_i - max x - log sum_j exp(x_j - max x)", "dx = dy - e^y sum_j dy_j")
-
-static tn_tensor *along_axis(const tn_op *op, const char *function, tn_tensor *x, int axis)
+static tn_tensor *along_axis(const tn_op *op, bool log, const char *function, tn_tensor *x,
+                             int axis)
 {
-    softmax_args args = { .log = op == &op_log_softmax };
+    softmax_args args = { .log = log };
     if (!x) return tni_poisoned(function, "x");
     int rank = x->shape.rank;
     if ((axis = tni_axis_of_any(function, axis, rank)) < 0) return NULL;
@@ -69,18 +63,21 @@ static tn_tensor *along_axis(const tn_op *op, const char *function, tn_tensor *x
     return tn_transpose(tni_apply(op, &args, sizeof args, 1, &moved), axis, -1);
 }
 
-tn_tensor *tn_softmax(tn_tensor *x, int axis)
-{
-    return along_axis(&op_softmax, "tn_softmax", x, axis);
-}
+#define SOFTMAX(tn_name, name_, log, formula_, gradient_)                                          \
+    TNI_OP(name_, 1, formula_, gradient_, tni_shape_like_first, softmax_forward, softmax_backward, \
+           .reads = { TNI_Y }, .dense = TNI_X(0), .dense_grad = TNI_DY,                            \
+           .kernel_grad = softmax_kernel_grad)                                                     \
+    tn_tensor *tn_name(tn_tensor *x, int axis)                                                     \
+    {                                                                                              \
+        return along_axis(&op_##name_, log, #tn_name, x, axis);                                    \
+    }
+SOFTMAX(tn_softmax, softmax, false, "y_i = exp(x_i - max x) / sum_j exp(x_j - max x)",
+        "dx = y (dy - sum_j dy_j y_j)")
+SOFTMAX(tn_log_softmax, log_softmax, true, "y_i = x_i - max x - log sum_j exp(x_j - max x)",
+        "dx = dy - e^y sum_j dy_j")
 
 tn_tensor *tni_softmax_seen(tn_tensor *scores)
 {
     softmax_args args = { .seen = true };
     return tni_apply(&op_softmax, &args, sizeof args, 1, &scores);
-}
-
-tn_tensor *tn_log_softmax(tn_tensor *x, int axis)
-{
-    return along_axis(&op_log_softmax, "tn_log_softmax", x, axis);
 }

@@ -48,29 +48,23 @@ static tn_status triangle_forward(tni_call *c)
                        .b = tni_array_expand(mask, &x->shape), .p = (double[]){ 0 } });
 }
 
-#define TRIANGLE(name_, holds)                                                                     \
-    TNI_OP(name_, 1, "y[i,j] = " holds " ? x[i,j] : 0", "dx[i,j] = " holds " ? dy[i,j] : 0",       \
-           tni_shape_like_first, triangle_forward, tni_transposed, .dtypes = TNI_ANY_DTYPE,        \
-           .transpose = &op_##name_)
-TRIANGLE(tril, "j - i <= k")
-TRIANGLE(triu, "j - i >= k")
-
-static tn_tensor *triangle(const tn_op *op, const char *function, tn_tensor *x, int64_t k)
+static tn_tensor *triangle(const tn_op *op, bool lower, const char *f, tn_tensor *x, int64_t k)
 {
-    if (!x) return tni_poisoned(function, "x");
+    if (!x) return tni_poisoned(f, "x");
     if (tni_none(x) || x->shape.rank < 2)
-        return tni_fail(TN_E_SHAPE, "%s: x %s: want at least two axes", function, tni_text(x));
+        return tni_fail(TN_E_SHAPE, "%s: x %s: want at least two axes", f, tni_text(x));
     int64_t m = x->shape.size[x->shape.rank - 2], n = x->shape.size[x->shape.rank - 1];
-    triangle_args args = { TNI_MIN(TNI_MAX(k, -m), n), op == &op_tril };
+    triangle_args args = { TNI_MIN(TNI_MAX(k, -m), n), lower };
     return tni_apply(op, &args, sizeof args, 1, &x);
 }
 
-tn_tensor *tn_tril(tn_tensor *x, int64_t k)
-{
-    return triangle(&op_tril, "tn_tril", x, k);
-}
-
-tn_tensor *tn_triu(tn_tensor *x, int64_t k)
-{
-    return triangle(&op_triu, "tn_triu", x, k);
-}
+#define TRIANGLE(tn_name, name_, lower, holds)                                                     \
+    TNI_OP(name_, 1, "y[i,j] = " holds " ? x[i,j] : 0", "dx[i,j] = " holds " ? dy[i,j] : 0",       \
+           tni_shape_like_first, triangle_forward, tni_transposed, .dtypes = TNI_ANY_DTYPE,        \
+           .transpose = &op_##name_)                                                               \
+    tn_tensor *tn_name(tn_tensor *x, int64_t k)                                                    \
+    {                                                                                              \
+        return triangle(&op_##name_, lower, #tn_name, x, k);                                       \
+    }
+TRIANGLE(tn_tril, tril, true, "j - i <= k")
+TRIANGLE(tn_triu, triu, false, "j - i >= k")

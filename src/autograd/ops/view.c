@@ -93,11 +93,7 @@ static tn_status reshape_shape(tni_call *c)
     return TN_OK;
 }
 
-static tn_status reshape_backward(tni_grad *g)
-{
-    return tni_give_dx(g, tn_reshape(g->dy, g->in[0].shape));
-}
-
+TNI_DX(reshape_backward, tn_reshape(g->dy, g->in[0].shape))
 VIEW(reshape, "y = x in another shape", "dx = dy in x's shape", reshape_backward)
 
 /* shape with its -1 worked out for n elements; false + message when it does not fit */
@@ -413,13 +409,10 @@ static tn_status split_shape(tni_call *c)
 static tn_status split_backward(tni_grad *g)
 {
     const split_args *a = g->args;
-    size_t nbytes = (size_t)g->n_out * sizeof(tn_tensor *);
-    tn_tensor **parts = tni_alloc(nbytes);
+    TNI_ITEMS(tn_tensor *, parts, g->n_out);
     if (!parts) return TN_E_NOMEM;
     for (int k = 0; k < g->n_out; k++) parts[k] = tni_dy(g, k);
-    g->dx[0] = tn_cat(parts, g->n_out, a->axis);
-    tni_free(parts, nbytes);
-    return TN_OK;
+    return tni_give_dx(g, tn_cat(parts, g->n_out, a->axis));
 }
 
 VIEW(split, "y_k[i] = x[k size + i]", "dx = dy_0, dy_1, ... side by side", split_backward)

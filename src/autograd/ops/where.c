@@ -82,11 +82,7 @@ static tn_status masked_fill_shape(tni_call *c)
     return status ? status : tni_broadcast_inputs(c, 0, 1, &c->out_spec[0].shape);
 }
 
-static tn_status masked_fill_backward(tni_grad *g)
-{
-    return tni_give_dx(g, tn_masked_fill(g->dy, g->x[1], 0.0));
-}
-
+TNI_DX(masked_fill_backward, tn_masked_fill(g->dy, g->x[1], 0.0))
 static const tni_binary_op op_masked_fill = {
     .op = { TNI_OP_FIELDS("masked_fill", 2, "y = mask ? value : x", "dx = mask ? 0 : dy",
                           masked_fill_shape, tni_binary_forward, masked_fill_backward,

@@ -14,9 +14,8 @@ static tn_tensor *sequential_forward(tn_module *self, tn_tensor *x)
     for (int i = 0; x && i < self->state->n; i++) {
         tn_module *child = self->state->slot[i].child; /* NULL: a tensor registered by a user */
         if (!child || tni_no_module(child)) continue;
-        tn_scope scope = tn_scope_begin();
+        TNI_SCOPED;
         tn_tensor *y = scope.depth < 0 ? NULL : tn_keep(tn_forward(child, x));
-        tn_scope_end(scope);
         tn_drop(x);
         x = y;
     }
@@ -74,15 +73,14 @@ tn_module *tn_sequential_from(tn_module *const *children, int n)
     return tn_module_done(m);
 }
 
-tn_module *tn_module_list_new(void)
-{
-    return tn_module_done(tn_module_new(&types[MODULE_LIST]));
-}
-
-tn_module *tn_module_dict_new(void)
-{
-    return tn_module_done(tn_module_new(&types[MODULE_DICT]));
-}
+#define CONSTRUCTOR(tn_name_new, type)                                                             \
+    tn_module *tn_name_new(void)                                                                   \
+    {                                                                                              \
+        return tn_module_done(tn_module_new(&types[type]));                                        \
+    }
+CONSTRUCTOR(tn_module_list_new, MODULE_LIST)
+CONSTRUCTOR(tn_module_dict_new, MODULE_DICT)
+CONSTRUCTOR(tn_parameter_list_new, PARAMETER_LIST)
 
 tn_status tn_module_append(tn_module *list, tn_module *child)
 {
@@ -96,11 +94,6 @@ tn_status tn_module_append(tn_module *list, tn_module *child)
 }
 
 /* ---- of tensors ------------------------------------------------------------------------------ */
-
-tn_module *tn_parameter_list_new(void)
-{
-    return tn_module_done(tn_module_new(&types[PARAMETER_LIST]));
-}
 
 tn_module *tn_buffer_list_new(unsigned flags)
 {

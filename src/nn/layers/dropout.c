@@ -33,8 +33,7 @@ static tn_module *dropout_new(const char *function, const tn_module_type *type, 
     if (tni_probability(function, p) != TN_OK) return NULL;
     dropout *m = tn_module_new(type);
     if (!m) return NULL;
-    m->p = p;
-    tni_drops(&m->base, &m->p);
+    tni_drops(&m->base, &m->p, p);
     return tn_module_done(&m->base);
 }
 

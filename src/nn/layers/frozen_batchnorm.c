@@ -147,16 +147,13 @@ static tn_status take_over(const conversion *c, const tn_module *m, tn_module *f
 static tn_module *convert(const char *function, replacement make, tn_module *m)
 {
     conversion c = { .function = function, .make = make, .stage = { .copy = true } };
-    tn_scope scope = tn_scope_begin();
+    TNI_UNRECORDED;
     tn_status status = scope.depth < 0 ? tni_pending() : tni_module_check(function, m);
-    TN_NO_GRAD
-    {
-        if (status == TN_OK) status = tni_walk(m, TNI_ONCE, prepare, NULL, &c);
-        if (status == TN_OK) status = tni_stage_convert(&c.stage);
-        for (size_t i = 0; status == TN_OK && i < c.modules.capacity; i++) {
-            const tni_map_cell *cell = &c.modules.cell[i];
-            if (cell->key) status = take_over(&c, cell->key, cell->value);
-        }
+    if (status == TN_OK) status = tni_walk(m, TNI_ONCE, prepare, NULL, &c);
+    if (status == TN_OK) status = tni_stage_convert(&c.stage);
+    for (size_t i = 0; status == TN_OK && i < c.modules.capacity; i++) {
+        const tni_map_cell *cell = &c.modules.cell[i];
+        if (cell->key) status = take_over(&c, cell->key, cell->value);
     }
     for (size_t i = 0; i < c.modules.capacity; i++) {
         tn_module *layer = (tn_module *)c.modules.cell[i].key, *fresh = c.modules.cell[i].value;
@@ -169,18 +166,15 @@ static tn_module *convert(const char *function, replacement make, tn_module *m)
     }
     tni_map_free(&c.modules);
     tni_stage_free(&c.stage);
-    tn_scope_end(scope);
     if (status == TN_OK) return m;
     tn_module_drop(m); /* the caller's reference */
     return NULL;
 }
 
-tn_module *tn_freeze_batch_norm(tn_module *m)
-{
-    return convert("tn_freeze_batch_norm", frozen_for, m);
-}
-
-tn_module *tn_thaw_batch_norm(tn_module *m)
-{
-    return convert("tn_thaw_batch_norm", thawed_for, m);
-}
+#define CONVERSION(tn_name, make)                                                                  \
+    tn_module *tn_name(tn_module *m)                                                               \
+    {                                                                                              \
+        return convert(#tn_name, make, m);                                                         \
+    }
+CONVERSION(tn_freeze_batch_norm, frozen_for)
+CONVERSION(tn_thaw_batch_norm, thawed_for)

@@ -74,11 +74,12 @@ const tni_batchnorm *tni_batchnorm2d_of(const tn_module *m);
 /* batchnorm.c: a BatchNorm's field for it, which is NULL for its own x; NULL: m is no BatchNorm. */
 tni_batchnorm_over *tni_batchnorm_over_of(const tn_module *m);
 
-/* m drops with the probability in that field of its struct: tn_dropout_p and tn_dropout_set_p find
+/* m drops with probability p, in that field of its struct: tn_dropout_p and tn_dropout_set_p find
  * it. */
-static inline void tni_drops(tn_module *m, const double *p)
+static inline void tni_drops(tn_module *m, double *field, double p)
 {
-    m->state->dropout = (size_t)((const char *)p - (const char *)m);
+    *field = p;
+    m->state->dropout = (size_t)((const char *)field - (const char *)m);
 }
 
 /* lora.c: an adapter, below its Linear under its name. */

@@ -181,10 +181,10 @@ static tn_status add(tn_module *linear, const tn_lora_options *o)
     const tn_shape a = TN_SHAPE(o->rank, in), b = TN_SHAPE(tn_size(w, 0), o->rank);
     tni_lora *l = tn_module_new(&tni_lora_type);
     if (!l) return tni_pending();
-    l->alpha = o->alpha, l->dropout = o->dropout, l->rslora = o->rslora;
+    l->alpha = o->alpha, l->rslora = o->rslora;
     l->scale = o->alpha / (o->rslora ? sqrt((double)o->rank) : (double)o->rank);
     l->base.state->training = linear->state->training;
-    tni_drops(&l->base, &l->dropout);
+    tni_drops(&l->base, &l->dropout, o->dropout);
     tn_register_parameter(&l->base, "lora_A", &l->a, tn_empty_as(a, dtype, tn_device_of(w)));
     tn_register_parameter(&l->base, "lora_B", &l->b, tn_empty_as(b, dtype, tn_device_of(w)));
     tn_register_buffer(&l->base, "merged", &l->merged, TN_NONE, TN_CACHE);
@@ -214,7 +214,7 @@ tn_status tni_lora_add(const char *function, tn_module *m, const char *patterns,
     if (!o.name) o.name = "default";
     o.rank = tni_or_int(o.rank, 8);
     if (o.alpha == 0) o.alpha = 8;
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     const tn_list *all = all_of(function, m);
     tn_status status = all ? check(function, all, patterns, &o) : tni_pending();
     const bool begun = status == TN_OK;
@@ -227,7 +227,6 @@ tn_status tni_lora_add(const char *function, tn_module *m, const char *patterns,
     if (status == TN_OK) status = each(all, NULL, OFF);
     if (status == TN_OK) status = each(all, o.name, ON);
     if (status != TN_OK && begun) tni_disregard(each(all, o.name, TAKE_OUT));
-    tn_scope_end(scope);
     return status;
 }
 
@@ -238,14 +237,13 @@ tn_status tn_lora(tn_module *m, const char *patterns, tn_lora_options o)
 
 static tn_status run(const char *function, tn_module *m, const char *name, int n, const op *ops)
 {
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     const tn_list *all = all_of(function, m);
     tn_status status = all ? TN_OK : tni_pending();
     bool found = !name || !all;
     for (int i = 0; !found && i < all->n; i++) found = lora_of(all->entry[i].owner, name);
     if (!found) status = tni_error(TN_E_NAME, "%s: no Linear has a \"%s\"", function, name);
     for (int i = 0; status == TN_OK && i < n; i++) status = each(all, name, ops[i]);
-    tn_scope_end(scope);
     return status;
 }
 

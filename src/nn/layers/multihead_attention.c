@@ -259,8 +259,7 @@ tn_module *tn_multihead_attention_new(int64_t embed_dim, int64_t heads,
     m->heads = heads;
     m->kdim = tni_or_int(o.kdim, e);
     m->vdim = tni_or_int(o.vdim, e);
-    m->dropout = o.dropout;
-    tni_drops(base, &m->dropout);
+    tni_drops(base, &m->dropout, o.dropout);
     m->sequence_first = o.sequence_first;
     m->zero_attn = o.add_zero_attn;
     bool packed = m->kdim == e && m->vdim == e;

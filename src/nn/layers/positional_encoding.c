@@ -78,8 +78,7 @@ tn_module *tn_positional_encoding_new(int64_t d_model, int64_t max_len,
     if (!m) return NULL;
     m->d = d_model;
     m->max_len = max_len;
-    m->dropout = o.dropout;
-    tni_drops(&m->base, &m->dropout);
+    tni_drops(&m->base, &m->dropout, o.dropout);
     tn_register_buffer(&m->base, "pe", &m->pe, encoding(max_len, d_model),
                        o.non_persistent ? TN_CONSTANT | TN_NON_PERSISTENT : TN_CONSTANT);
     return tn_module_done(&m->base);

@@ -88,11 +88,11 @@ static tn_tensor *run_reset_before(const recurrent *m, tn_tensor *x, tn_tensor *
                                    tn_tensor *const w[4])
 {
     const int64_t steps = x ? x->shape.size[0] : 0, two = 2 * m->hidden;
-    const size_t nbytes = (size_t)steps * sizeof(tn_tensor *);
     if (!x || !w[0] || !w[1] || !w[2] || !w[3]) return NULL;
     if (steps == 0) return tni_fail(TN_E_SHAPE, "GRU: x %s: want at least one step", tni_text(x));
-    tn_tensor *a = tn_linear(x, w[0], w[2]), **y = tni_alloc(nbytes), *all = NULL;
-    if (!y || !a) goto end;
+    tn_tensor *a = tn_linear(x, w[0], w[2]);
+    TNI_ITEMS(tn_tensor *, y, steps);
+    if (!y || !a) return NULL;
     if (tni_none(h))
         h = tn_full_as(TN_SHAPE(x->shape.size[1], m->hidden), 0, a->dtype, a->storage->device);
     for (int64_t k = 0; k < steps; k++) {
@@ -105,10 +105,7 @@ static tn_tensor *run_reset_before(const recurrent *m, tn_tensor *x, tn_tensor *
         tn_tensor *n = tn_tanh(tn_add(tn_narrow(from_x, 1, two, m->hidden), of_h));
         y[t] = h = tn_add(n, tn_mul(tn_narrow(rz, 1, m->hidden, m->hidden), tn_sub(h, n)));
     }
-    all = tn_stack(y, (int)steps, 0);
-end:
-    if (y) tni_free(y, nbytes);
-    return all;
+    return tn_stack(y, (int)steps, 0);
 }
 
 /* One direction of one layer. x [T, B, in]; state[0..1]: h and c before, then after, [B, H]. */
@@ -140,8 +137,8 @@ static tn_tensor *run_spans(recurrent *m, tn_tensor *x, int64_t layer, int direc
                             tn_tensor *state[2], const int64_t *length)
 {
     const int64_t steps = x->shape.size[0], b = x->shape.size[1];
-    const size_t nbytes = (size_t)(b + 1) * sizeof(tn_tensor *);
-    tn_tensor **part = tni_alloc(nbytes), *y = NULL; /* the spans, in the order of steps */
+    TNI_ITEMS(tn_tensor *, part, b); /* the spans, in the order of steps */
+    tn_tensor *y = NULL;
     const int lstm = kind_of(&m->base) == LSTM;
     int spans = 0, first = 0;
     if (!part) return NULL;
@@ -169,7 +166,6 @@ static tn_tensor *run_spans(recurrent *m, tn_tensor *x, int64_t layer, int direc
     if (y)
         y = tn_pad(tn_cat(part + first, spans, 0), TN_PADS(0, 0, 0, 0, 0, steps - length[0]),
                    TN_PAD_CONSTANT, 0);
-    tni_free(part, nbytes);
     return state[0] && state[1] ? y : NULL;
 }
 
@@ -180,7 +176,7 @@ static tn_tensor *run_layers(recurrent *m, tn_tensor *x, tn_tensor *const state[
 {
     int64_t layers = tni_or_int(m->layers, 1);
     int n = (int)layers * m->directions, states = kind_of(&m->base) == LSTM ? 2 : 1;
-    tn_tensor **last = tni_alloc((size_t)(2 * n) * sizeof *last);
+    TNI_ITEMS(tn_tensor *, last, 2 * n);
     if (!last) return NULL;
     for (int i = 0; x && i < n;) {
         tn_tensor *y[2] = { NULL };
@@ -197,9 +193,8 @@ static tn_tensor *run_layers(recurrent *m, tn_tensor *x, tn_tensor *const state[
     }
     for (int k = 0; x && k < wanted; k++) {
         after[k] = tn_stack(last + k * n, n, 0);
-        if (!after[k]) x = NULL;
+        if (!after[k]) return NULL;
     }
-    tni_free(last, (size_t)(2 * n) * sizeof *last);
     return x;
 }
 
@@ -285,8 +280,7 @@ static tn_tensor *run_packed(recurrent *m, tn_tensor *x, tn_tensor *state[2], tn
                              int wanted, tn_tensor **after)
 {
     const int64_t b = x->shape.size[1];
-    const size_t nbytes = (size_t)(b + 1) * sizeof(int64_t);
-    int64_t *length = tni_alloc(nbytes);
+    TNI_ITEMS(int64_t, length, b + 1);
     tn_tensor *order = length ? sort_rows(m, lengths, x, length) : NULL, *y = NULL;
     tn_tensor *place = tn_to(tn_argsort(order, 0, false), x->storage->device);
     order = tn_to(order, x->storage->device);
@@ -295,7 +289,6 @@ static tn_tensor *run_packed(recurrent *m, tn_tensor *x, tn_tensor *state[2], tn
     if (place)
         y = run_layers(m, tn_index_select(x, 1, order), state, b ? length : NULL, wanted, after);
     for (int k = 0; k < wanted && y; k++) after[k] = tn_index_select(after[k], 1, place);
-    if (length) tni_free(length, nbytes);
     return tn_index_select(y, 1, place);
 }
 
@@ -415,8 +408,7 @@ static tn_module *make(const char *function, int kind, bool cell, int64_t in, in
     m->out = tni_or_int(o->proj_size, hidden);
     m->layers = cell ? 0 : tni_or_int(o->layers, 1);
     m->directions = o->bidirectional ? 2 : 1;
-    m->dropout = o->dropout;
-    if (m->layers > 1) tni_drops(&m->base, &m->dropout);
+    if (m->layers > 1) tni_drops(&m->base, &m->dropout, o->dropout);
     m->sequence_first = o->sequence_first;
     m->relu = o->relu;
     m->reset_before = o->reset_before;

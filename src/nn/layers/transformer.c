@@ -114,8 +114,7 @@ static tn_module *layer_new(const char *function, int type, int64_t d_model, int
     const tn_multihead_attention_options attention = { .dropout = o->dropout,
                                                        .no_bias = o->no_bias,
                                                        .sequence_first = o->sequence_first };
-    m->dropout = o->dropout;
-    tni_drops(base, &m->dropout);
+    tni_drops(base, &m->dropout, o->dropout);
     m->gelu = o->gelu;
     m->gelu_tanh = o->gelu_tanh;
     m->norm_first = o->norm_first;
@@ -135,27 +134,31 @@ static tn_module *layer_new(const char *function, int type, int64_t d_model, int
     return tn_module_done(base);
 }
 
-tn_module *tn_encoder_layer_new(int64_t d_model, int64_t heads, tn_encoder_layer_options o)
-{
-    return layer_new("tn_encoder_layer_new", LAYER, d_model, heads, &o);
-}
+#define CONSTRUCTOR(tn_name_new, type)                                                             \
+    tn_module *tn_name_new(int64_t d_model, int64_t heads, tn_encoder_layer_options o)             \
+    {                                                                                              \
+        return layer_new(#tn_name_new, type, d_model, heads, &o);                                  \
+    }
+CONSTRUCTOR(tn_encoder_layer_new, LAYER)
+CONSTRUCTOR(tn_decoder_layer_new, DECODER_LAYER)
 
-tn_module *tn_decoder_layer_new(int64_t d_model, int64_t heads, tn_encoder_layer_options o)
-{
-    return layer_new("tn_decoder_layer_new", DECODER_LAYER, d_model, heads, &o);
-}
-
-tn_tensor *tn_encoder_layer_forward(tn_module *m, tn_tensor *x, tn_attention_masks masks)
-{
-    return masked_forward(__func__, LAYER, m, x, &(context){ .masks = { masks } });
-}
-
-tn_tensor *tn_decoder_layer_forward(tn_module *m, tn_tensor *x, tn_tensor *memory,
-                                    tn_attention_masks masks, tn_attention_masks memory_masks)
-{
-    return masked_forward("tn_decoder_layer_forward", DECODER_LAYER, m, x,
-                          &(context){ memory, { masks, memory_masks } });
-}
+/* The calls of an encoder, or of a layer of one; and of a decoder. */
+#define ENCODES(tn_name_forward, type)                                                             \
+    tn_tensor *tn_name_forward(tn_module *m, tn_tensor *x, tn_attention_masks masks)               \
+    {                                                                                              \
+        return masked_forward(#tn_name_forward, type, m, x, &(context){ .masks = { masks } });     \
+    }
+#define DECODES(tn_name_forward, type)                                                             \
+    tn_tensor *tn_name_forward(tn_module *m, tn_tensor *x, tn_tensor *memory,                      \
+                               tn_attention_masks masks, tn_attention_masks memory_masks)          \
+    {                                                                                              \
+        return masked_forward(#tn_name_forward, type, m, x,                                        \
+                              &(context){ memory, { masks, memory_masks } });                      \
+    }
+ENCODES(tn_encoder_layer_forward, LAYER)
+ENCODES(tn_encoder_forward, STACK)
+DECODES(tn_decoder_layer_forward, DECODER_LAYER)
+DECODES(tn_decoder_forward, DECODER)
 
 /* ---- the stack ------------------------------------------------------------------------------- */
 
@@ -191,10 +194,9 @@ static tn_tensor *stack_forward(const stack *m, tn_tensor *x, const context *c)
     int n = tn_module_children(m->layers);
     tn_keep(x);
     for (int i = 0; x && i < n; i++) {
-        tn_scope scope = tn_scope_begin();
+        TNI_SCOPED;
         tn_module *layer = tn_module_child(m->layers, i);
         tn_tensor *y = scope.depth < 0 ? NULL : tn_keep(forward_one(layer, x, c));
-        tn_scope_end(scope);
         tn_drop(x);
         x = y;
     }
@@ -267,23 +269,10 @@ static tn_module *stack_new(const char *f, int type, tn_module *layer, int n, tn
     return m ? tn_module_done(&m->base) : NULL;
 }
 
-tn_module *tn_encoder_new(tn_module *layer, int n, tn_module *norm)
-{
-    return stack_new("tn_encoder_new", STACK, layer, n, norm);
-}
-
-tn_module *tn_decoder_new(tn_module *layer, int n, tn_module *norm)
-{
-    return stack_new("tn_decoder_new", DECODER, layer, n, norm);
-}
-
-tn_tensor *tn_encoder_forward(tn_module *m, tn_tensor *x, tn_attention_masks masks)
-{
-    return masked_forward("tn_encoder_forward", STACK, m, x, &(context){ .masks = { masks } });
-}
-
-tn_tensor *tn_decoder_forward(tn_module *m, tn_tensor *x, tn_tensor *memory,
-                              tn_attention_masks masks, tn_attention_masks memory_masks)
-{
-    return masked_forward(__func__, DECODER, m, x, &(context){ memory, { masks, memory_masks } });
-}
+#define STACKED(tn_name_new, type)                                                                 \
+    tn_module *tn_name_new(tn_module *layer, int n, tn_module *norm)                               \
+    {                                                                                              \
+        return stack_new(#tn_name_new, type, layer, n, norm);                                      \
+    }
+STACKED(tn_encoder_new, STACK)
+STACKED(tn_decoder_new, DECODER)

@@ -1,6 +1,4 @@
-/*
- * blas.c - the one file that calls OpenBLAS: its memory, products, and how fast they are.
- */
+/* blas.c - the one file that calls OpenBLAS: its memory, products, and how fast they are. */
 #include <strings.h>
 #include <sys/mman.h>
 

@@ -411,11 +411,9 @@ tn_status K(tni_conv2d_grad_weight)(const tni_conv2d_grad_weight *a)
     int64_t items = p.parts * c->groups * p.pieces;
     double work = (double)p.og * (double)p.taps * (double)p.plane * (double)c->n /
                   (double)(p.parts * p.pieces);
-    size_t partial = (size_t)(p.parts - 1) * (size_t)size * sizeof(REAL);
-    p.partial = p.parts > 1 ? tni_alloc(partial) : NULL;
-    tn_status status = TN_E_NOMEM;
-    if (p.parts == 1 || p.partial) status = run(&p, items, work, grad_weight);
-    if (status == TN_OK) tni_parallel(size, 4096, sum_parts, &p);
-    if (p.partial) tni_free(p.partial, partial);
-    return status;
+    TNI_ITEMS(REAL, partial, (p.parts - 1) * size);
+    if (!(p.partial = partial)) return TN_E_NOMEM;
+    TNI_TRY(run(&p, items, work, grad_weight));
+    tni_parallel(size, 4096, sum_parts, &p);
+    return TN_OK;
 }

@@ -532,14 +532,12 @@ static bool run_filter(conv *v, tn_status *status)
     plan_rows(v, FRAME_BYTES / (v->c_steps * SIDE * 4), SIDE);
     double frame = (double)(v->c_steps * SIDE * 4) * (double)v->line;
     if (sizeof(filter_scratch) + frame > TNI_PRODUCT_SCRATCH) return false;
-    size_t size = (size_t)(v->o_blocks * v->c_steps * v->taps) * 2 * TILE * sizeof(element);
-    v->weights = tni_alloc(size);
-    *status = v->weights ? TN_OK : TN_E_NOMEM;
-    if (!v->weights) return true;
+    TNI_ITEMS(element, weights, v->o_blocks * v->c_steps * v->taps * 2 * TILE);
+    *status = weights ? TN_OK : TN_E_NOMEM;
+    if (!(v->weights = weights)) return true;
     tni_parallel(v->o_blocks * SQUARE, 8, pack_weights, v);
     int64_t items = v->n * v->bands;
     if (!v->undone) tni_parallel(items, (items - 1) / SHARES + 1, filter, v);
-    tni_free(v->weights, size);
     return !v->undone;
 }
 
@@ -576,13 +574,11 @@ static bool run_gradient(conv *v, tn_status *status)
     v->together = v->bands > 1 ? 1 : TNI_MAX(1, TNI_MIN(most / places(v, v->rows), v->n / 4));
     v->parts = TNI_MIN(frames(v), tni_convolve_parts(sums_size(v)));
     if (gradient_bytes(v) > TNI_PRODUCT_SCRATCH) return false;
-    size_t size = (size_t)(v->parts * sums_size(v)) * sizeof(float);
-    v->sums = tni_alloc(size);
-    *status = v->sums ? TN_OK : TN_E_NOMEM;
-    if (!v->sums) return true;
+    TNI_ITEMS(float, sums, (v->parts * sums_size(v)));
+    *status = sums ? TN_OK : TN_E_NOMEM;
+    if (!(v->sums = sums)) return true;
     tni_parallel(v->parts, 1, sum_parts, v);
     if (!v->undone) tni_parallel(sums_size(v) / SUMS, 4, write_sums, v);
-    tni_free(v->sums, size);
     return !v->undone;
 }
 

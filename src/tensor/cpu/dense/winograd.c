@@ -512,15 +512,13 @@ static bool compute(winograd *p, tn_status *status)
     int64_t floats = p->places * (p->in.step + p->out.step) + p->band_size + tni_up(wide, LANES);
     p->scratch.each = (size_t)floats * sizeof(float);
     int64_t items = p->dw.data ? p->parts * PLACES / p->places : p->pieces;
-    size_t size = (size_t)(p->parts * PLACES * p->u_step) * sizeof(float);
-    p->u = tni_alloc(size);
-    *status = p->u ? TN_OK : TN_E_NOMEM;
-    if (!p->u) return true;
+    TNI_ITEMS(float, u, (p->parts * PLACES * p->u_step));
+    *status = u ? TN_OK : TN_E_NOMEM;
+    if (!(p->u = u)) return true;
     int64_t grain = 4096 / p->n_in + 1;
     if (!p->dw.data) tni_parallel(p->out.channels, grain, transform_kernels, p);
     *status = tni_parallel_scratch(&p->scratch, items, 1, p->dw.data ? sum_kernels : convolve, p);
     if (*status == TN_OK && p->dw.data) tni_parallel(p->out.channels, grain, write_kernels, p);
-    tni_free(p->u, size);
     return *status != TN_OK || !p->infinite;
 }
 

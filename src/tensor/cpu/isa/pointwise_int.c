@@ -1,6 +1,4 @@
-/*
- * pointwise_int.c - the row loops on int64_t, for the formulas that integers have.
- */
+/* pointwise_int.c - the row loops on int64_t, for the formulas that integers have. */
 #include "tensor/cpu/pointwise.h"
 
 #define T int64_t

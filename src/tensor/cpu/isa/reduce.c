@@ -323,13 +323,12 @@ static tn_status widen(const job *j, tni_acc *sum)
     bool lost = false;
     for (int64_t o = 0; o < n; o++) lost |= !isfinite(sum[o].f);
     if (!lost || j->type != TN_F32) return TN_OK;
-    tni_acc *wide = tni_alloc((size_t)n * sizeof *wide);
+    TNI_ITEMS(tni_acc, wide, n);
     if (!wide) return TN_E_NOMEM;
     job w = in_double(j);
     run_pass(&w, TNI_SUM, wide, NULL);
     for (int64_t o = 0; o < n; o++)
         if (!isfinite(sum[o].f)) sum[o] = wide[o];
-    tni_free(wide, (size_t)n * sizeof *wide);
     return TN_OK;
 }
 

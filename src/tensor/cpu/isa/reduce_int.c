@@ -1,6 +1,4 @@
-/*
- * reduce_int.c - the inner loops of reductions over int64_t. Sums and products wrap around.
- */
+/* reduce_int.c - the inner loops of reductions over int64_t. Sums and products wrap around. */
 #include "tensor/cpu/pointwise.h"
 
 static tni_acc identity(tni_pass pass)

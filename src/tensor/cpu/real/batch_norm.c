@@ -481,12 +481,12 @@ static tn_status run(bn_job *job, tni_chunk columns, void (*planes)(bn_job *job)
     }
     cut_planes(job);
     /* fits: there are fewer than 2^60 channels, and one block if there are more than 15 */
-    size_t count = (size_t)(job->c * job->blocks), nbytes = TNI_MAX(count, 8) * 2 * sizeof(double);
-    job->partial = tni_alloc(nbytes);
-    if (!job->partial) return TN_E_NOMEM;
-    job->partial2 = job->partial + count;
+    const int64_t count = job->c * job->blocks;
+    TNI_ITEMS(double, partial, 2 * TNI_MAX(count, 8));
+    if (!partial) return TN_E_NOMEM;
+    job->partial = partial;
+    job->partial2 = partial + count;
     planes(job);
-    tni_free(job->partial, nbytes);
     return TN_OK;
 }
 
