@@ -1,6 +1,4 @@
-/*
- * app.js - the loop, the tabs, the keys and the start.
- */
+/* app.js - the loop, the tabs, the keys and the start. */
 
 const FRAME_MS = 1000 / 60, STEPS_MS = [3, 9]; /* of a frame: all of it; what steps may take of it */
 

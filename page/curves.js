@@ -1,6 +1,4 @@
-/*
- * curves.js - rows of numbers that grow for ever, and their chart.
- */
+/* curves.js - rows of numbers that grow for ever, and their chart. */
 
 /* Points of a curve. When there are too many, every second goes and later ones are means of more. */
 class Curve {

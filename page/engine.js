@@ -96,14 +96,12 @@ function tell(line) {
 }
 
 /* The lines that make a set-up from nothing. */
-function linesOf(s) {
-    return [
-        `seed ${s.seed}`, `data ${s.data} ${s.noise}`.trim(), ...s.points.map((p) => `point ${p.join(' ')}`), 'model', ...s.layers.map((l) => `layer ${l}`), ...(s.tie ? ['tie'] : []),
-        `optimizer ${s.optimizer} ${s.rate} ${s.decay}`, `clip ${s.clip}`, `warmup ${s.warmup}`,
-        `batch ${s.batch}`, `no_decay_on_norms ${s.norms ? 'on' : 'off'}`, `mode ${s.mode}`,
-        `judge ${s.judge}`, 'build', ...s.frozen.map((l) => `freeze ${l} on`),
-    ];
-}
+const linesOf = (s) => [
+    `seed ${s.seed}`, `data ${s.data} ${s.noise}`.trim(), ...s.points.map((p) => `point ${p.join(' ')}`), 'model', ...s.layers.map((l) => `layer ${l}`), ...(s.tie ? ['tie'] : []),
+    `optimizer ${s.optimizer} ${s.rate} ${s.decay}`, `clip ${s.clip}`, `warmup ${s.warmup}`,
+    `batch ${s.batch}`, `no_decay_on_norms ${s.norms ? 'on' : 'off'}`, `mode ${s.mode}`,
+    `judge ${s.judge}`, 'build', ...s.frozen.map((l) => `freeze ${l} on`),
+];
 
 /* Says lines until one is refused; what was wrong with that one. */
 function tellAll(lines) {

@@ -482,10 +482,16 @@ const char *live_do(const char *line)
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-static double norm_of(tn_tensor *t)
+/* Its norm, mean, std or max, or the share of its zeros; NaN: there is none. */
+static double measure(tn_tensor *t, const char *what)
 {
-    tn_tensor *f = t && !tn_is_none(t) ? tn_to_dtype(tn_detach(t), TN_F64) : NULL;
-    return f ? tn_item(tn_norm(f, 2, NULL, 0, false)) : NAN;
+    tn_tensor *x = t && !tn_is_none(t) ? tn_to_dtype(tn_detach(t), TN_F64) : NULL;
+    if (!x) return NAN;
+    if (strcmp(what, "zeros") == 0) x = tn_to_dtype(tn_eq_scalar(x, 0), TN_F64);
+    return tn_item(strcmp(what, "norm") == 0  ? tn_norm(x, 2, NULL, 0, false)
+                   : strcmp(what, "std") == 0 ? tn_std(x, NULL, 0, 0, false)
+                   : strcmp(what, "max") == 0 ? tn_max_all(x)
+                                              : tn_mean(x, NULL, 0, false));
 }
 
 static double of_slot(const char *what, const char *name)
@@ -493,17 +499,15 @@ static double of_slot(const char *what, const char *name)
     double x = NAN;
     TN_SCOPE TN_NO_GRAD
     {
-        tn_tensor *t = slot(name), *f = t ? tn_to_dtype(tn_detach(t), TN_F64) : NULL;
-        if (f && strcmp(what, "norm") == 0)
-            x = norm_of(t);
-        else if (strcmp(what, "grad") == 0)
-            x = norm_of(tn_grad(t));
-        else if (strcmp(what, "mean") == 0)
-            x = tn_item(tn_mean(f, NULL, 0, false));
-        else if (strcmp(what, "max") == 0)
-            x = tn_item(tn_max_all(f));
-        else if (strcmp(what, "moved") == 0 && live.start && tn_list_has(live.start, name))
-            x = norm_of(tn_sub(f, tn_to_dtype(tn_list_get(live.start, name), TN_F64)));
+        tn_tensor *t = slot(name);
+        if (strcmp(what, "norm") == 0 || strcmp(what, "mean") == 0 || strcmp(what, "max") == 0)
+            x = measure(t, what);
+        else if (t && strcmp(what, "grad") == 0)
+            x = measure(tn_grad(t), "norm");
+        else if (t && strcmp(what, "moved") == 0 && live.start && tn_list_has(live.start, name))
+            x = measure(tn_sub(tn_to_dtype(tn_detach(t), TN_F64),
+                               tn_to_dtype(tn_list_get(live.start, name), TN_F64)),
+                        "norm");
         tn_error_clear();
     }
     return x;
@@ -527,19 +531,6 @@ static tn_tensor *act(int l)
     return l == -1 ? live.model.in : l >= 0 && l < live.model.n ? live.model.act[l] : NULL;
 }
 
-static double of_activation(tn_tensor *x, const char *what)
-{
-    double number = NAN;
-    if (x) TN_SCOPE TN_NO_GRAD
-        {
-            x = tn_to_dtype(tn_detach(x), TN_F64);
-            if (strcmp(what, "zeros") == 0) x = tn_to_dtype(tn_eq_scalar(x, 0), TN_F64);
-            number = tn_item(strcmp(what, "std") == 0 ? tn_std(x, NULL, 0, 0, false)
-                                                      : tn_mean(x, NULL, 0, false));
-        }
-    return number;
-}
-
 double live_number(const char *what)
 {
     const struct {
@@ -556,8 +547,11 @@ double live_number(const char *what)
         /* clang-format on */
     };
     char word[3][64] = { "", "", "" };
+    double of_layer = NAN;
     int n = sscanf(what, "%63s %63s %63s", word[0], word[1], word[2]);
-    if (n == 3 && strcmp(word[0], "act") == 0) return of_activation(act(atoi(word[1])), word[2]);
+    if (n == 3 && strcmp(word[0], "act") == 0)
+        TN_SCOPE TN_NO_GRAD of_layer = measure(act(atoi(word[1])), word[2]);
+    if (n == 3) return of_layer;
     if (n == 2) return of_slot(word[0], word[1]);
     if (strcmp(what, "grad_norm") == 0) return grad_norm(INFINITY);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)

@@ -1,6 +1,4 @@
-/*
- * pictures.js - the plane with its decision surface and points; the two modes side by side.
- */
+/* pictures.js - the plane with its decision surface and points; the two modes side by side. */
 
 const SIDE = 48;    /* places of the surface each way */
 const EDGE = 1.2;   /* what it shows: [-1.2, 1.2] */

@@ -1,6 +1,4 @@
-/*
- * player.js - plays a lesson: sets the stage, asks, runs the parts, tells what came out.
- */
+/* player.js - plays a lesson: sets the stage, asks, runs the parts, tells what came out. */
 
 const PART_COLOURS = ['forward', 'backward', 'optimizer', 'focus', 'buffer-edge'];
 

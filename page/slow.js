@@ -90,10 +90,8 @@ const SAY = [
     'The optimizer changes each parameter. Buffers are not on its list: it passes them by.',
 ];
 
-function stepPanel() {
-    return { nodes: [make('div', { id: 'phases' }), make('p.note', { id: 'say' }),
-        make('div.wide', make('table', { id: 'step-table' }))], draw: () => {}, shown: renderSlow };
-}
+const stepPanel = () => ({ nodes: [make('div', { id: 'phases' }), make('p.note', { id: 'say' }),
+    make('div.wide', make('table', { id: 'step-table' }))], draw: () => {}, shown: renderSlow });
 
 function renderSlow() {
     if (!$('step-table')) return;

@@ -419,8 +419,7 @@ static int diff(char **files)
     tn_list *a = read_file(files[0], &metadata, false);
     tn_list *b = a ? read_file(files[1], &metadata, false) : NULL;
     if (!b) return TROUBLE;
-    for (int i = 0; i < a->n; i++) {
-        const tn_entry *e = &a->entry[i];
+    for (const tn_entry *e = a->entry; e && e < a->entry + a->n; e++) {
         if (!tn_list_has(b, e->name)) continue;
         const int found = compare(e->name, e->tensor, tn_list_get(b, e->name));
         if (found < 0) return failed();

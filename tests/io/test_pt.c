@@ -78,10 +78,10 @@ START_TEST(FF_04_archive_is_stored_and_aligned)
     assert_ok(tni_zip_open(&zip, "test", path, 100, 1 << 20));
     ck_assert_int_eq(zip.n, list->n + 3);
     for (int i = 0; i < zip.n; i++) ck_assert_int_eq(zip.entry[i].begin % 64, 0);
-    ck_assert_ptr_nonnull(tni_zip_find(&zip, "data.pkl"));
-    ck_assert_ptr_nonnull(tni_zip_find(&zip, "byteorder"));
+    ck_assert_ptr_nonnull(tni_map_get(&zip.names, "data.pkl"));
+    ck_assert_ptr_nonnull(tni_map_get(&zip.names, "byteorder"));
     char version[3] = "";
-    assert_ok(tni_zip_read(&zip, tni_zip_find(&zip, "version"), version));
+    assert_ok(tni_zip_read(&zip, tni_map_get(&zip.names, "version"), version));
     ck_assert_str_eq(version, "3\n");
     tni_zip_close(&zip);
 }

@@ -115,8 +115,7 @@ static tn_status check_step(const captured_step *s)
     for (int i = 0; i < s->n_params; i++)
         if (s->opt->param[i].tensor->requires_grad != s->required[i])
             return tni_changed(s->opt->param[i].name, s->required[i] ? "frozen" : "thawed");
-    for (int k = 0; k < s->n; k++) {
-        const captured_param *was = &s->param[k];
+    for (const captured_param *was = s->param; was < s->param + s->n; was++) {
         const tni_optim_param *p = &s->opt->param[was->index];
         if (p->tensor->storage != was->storage)
             return tni_changed(p->name, "moved, cast or replaced");
@@ -133,8 +132,7 @@ static tn_status check_step(const captured_step *s)
 static void count(tn_capture *c, bool back)
 {
     int section = 0;
-    for (size_t i = 0; i < c->n_steps; i++) {
-        captured_step *s = &c->steps[i];
+    for (captured_step *s = c->steps; s && s < c->steps + c->n_steps; s++) {
         for (int k = 0; k < s->n && !back; k++) /* as tn_optim_step would use them now */
             s->param[k].numbers = tni_optim_numbers_of(s->opt, &s->opt->param[s->param[k].index]);
         if (!back && s->n > 0) c->graphs->optim(c->graph, section++, s->tensor, s->n);

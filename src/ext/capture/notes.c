@@ -147,9 +147,7 @@ tni_notes *tni_notes_begin(tn_capture *owner)
         return tni_fail(TN_E_STATE,
                         "tn_capture_run: another thread is capturing a step: want one at a time");
     }
-    r->serial = ++serials;
-    r->watcher = watcher;
-    r->owner = owner;
+    *r = (tni_notes){ .watcher = watcher, .serial = ++serials, .owner = owner };
     r->first_node = tni_next_sequence();
     tni_watch(&r->watcher);
     return r;
@@ -185,8 +183,7 @@ void tni_notes_end(tni_notes *r)
     }
     pthread_mutex_unlock(lock);
     atomic_store(&running, false);
-    for (size_t i = 0; i < r->n_leaves; i++) {
-        tni_leaf *l = &r->leaf[i];
+    for (tni_leaf *l = r->leaf; l && l < r->leaf + r->n_leaves; l++) {
         l->after = tn_keep(tni_grad_of(l->leaf));
         set_grad(l->leaf, l->before);
         tn_drop(l->before);
@@ -220,15 +217,13 @@ void tni_notes_free(tni_notes *r)
 
 tn_status tni_notes_check(const tni_notes *r)
 {
-    for (size_t i = 0; i < r->n_modes; i++) {
-        const tni_mode *mode = &r->mode[i];
+    for (const tni_mode *mode = r->mode; mode && mode < r->mode + r->n_modes; mode++) {
         if (tn_training(mode->module) != mode->was)
             return tni_stale("a %s was %s when the step was captured, and is not now: want "
                              "tn_train or tn_eval as it was, or a new capture",
                              mode->module->type->name, mode->was ? "training" : "evaluating");
     }
-    for (size_t i = 0; i < r->n_uses; i++) {
-        const tni_held *use = &r->use[i];
+    for (const tni_held *use = r->use; use && use < r->use + r->n_uses; use++) {
         if (use->member && (use->member->storage != use->storage ||
                             (!use->member->is_parameter && !use->member->is_buffer)))
             return tni_changed(tni_text(use->member), "moved, cast or replaced");

@@ -306,8 +306,7 @@ tn_status tni_batches_make(tn_loader *l)
     l->batch = tni_calloc_n((size_t)l->n_batches, sizeof *l->batch);
     if (l->batch) l->worker = tni_calloc_n((size_t)l->n_workers, sizeof *l->worker);
     if (!l->worker) return TN_E_NOMEM;
-    for (int64_t i = 0; i < l->n_workers; i++) {
-        tni_worker *w = &l->worker[i];
+    for (tni_worker *w = l->worker; w < l->worker + l->n_workers; w++) {
         w->loader = l;
         w->to = tni_calloc_n(n, sizeof *w->to);
         if (w->to) w->generator = tn_generator_new(0);
@@ -342,8 +341,7 @@ void tni_batches_free(tn_loader *l)
     pthread_cond_broadcast(&l->work);
     pthread_mutex_unlock(&l->lock);
     for (int64_t i = 0; i < l->n_threads; i++) pthread_join(l->worker[i].thread, NULL);
-    for (int64_t i = 0; l->worker && i < l->n_workers; i++) {
-        tni_worker *w = &l->worker[i];
+    for (tni_worker *w = l->worker; w && w < l->worker + l->n_workers; w++) {
         tn_generator_free(w->generator);
         if (w->to) tni_free(w->to, (size_t)l->data->n_fields * sizeof *w->to);
     }

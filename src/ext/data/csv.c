@@ -203,8 +203,7 @@ void tn_csv_free(tn_csv *csv)
 {
     table *t = (void *)csv;
     if (!t) return;
-    for (int k = 0; csv->column && k < csv->n_columns; k++) {
-        const tn_column *c = &csv->column[k];
+    for (const tn_column *c = csv->column; c && c < csv->column + csv->n_columns; c++) {
         tn_drop(c->values);
         if (c->classes) tni_free((void *)c->classes, (size_t)csv->rows * sizeof *c->classes);
     }

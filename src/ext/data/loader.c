@@ -1,9 +1,8 @@
 /*
  * loader.c - batches from a data set, in an order fixed by seed and epoch, and where it stands.
  *
- * The order of an epoch (sampler.c), and a sample's random numbers, come from generators seeded by
- * (seed, epoch) and the sample's number: any batch of any epoch can be made without those before
- * it, so seeking is free and a checkpoint needs only a few numbers. Batches are made in batches.c.
+ * The order of an epoch (sampler.c) comes from a generator seeded by (seed, epoch), random numbers
+ * of a sample from one seeded by its number as well. Batches are made in batches.c.
  */
 #include "ext/data/loader.h"
 #include "io/io.h"

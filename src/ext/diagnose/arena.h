@@ -1,6 +1,4 @@
-/*
- * arena.h - memory of a report, a walk or a trace, freed as a whole; short texts that need none.
- */
+/* arena.h - memory of a report, a walk or a trace, freed as a whole; short texts that need none. */
 #pragma once
 
 #include "base/base.h"

@@ -69,8 +69,7 @@ static tn_list *group_of(tn_module *model, const tn_optim *opt, int g, tn_module
 {
     const tn_list *own = tn_parameters(model), *copies = tn_parameters(copy);
     tn_list *list = own && copies ? tn_list_new() : NULL;
-    for (int i = 0; list && i < opt->n; i++) {
-        const tni_optim_param *p = &opt->param[i];
+    for (const tni_optim_param *p = opt->param; list && p < opt->param + opt->n; p++) {
         int k = 0;
         if (p->group != g) continue;
         while (k < own->n && own->entry[k].tensor != p->tensor) k++;
@@ -117,6 +116,9 @@ static void drop(const trained *copy)
     tn_module_drop(copy->m);
 }
 
+/* A variable of copies, which are dropped when the block is left. */
+#define COPIES(name, ...) __attribute__((cleanup(drop))) trained name = copies(__VA_ARGS__)
+
 /* Adds a copy of an entry. */
 static void push(tn_list *list, const char *prefix, tn_entry e)
 {
@@ -132,8 +134,7 @@ static tn_list *values(tn_list *list, tn_module *m, tn_optim *opt)
     tn_tensor *bytes = tn_from_data(generator, TN_SHAPE(sizeof generator), TN_U8);
     const tn_list *all = tn_list_concat(tn_parameters(m), tn_buffers(m));
     const tn_list *state = opt ? tn_optim_state_dict(opt) : NULL;
-    for (int i = 0; all && i < all->n; i++) {
-        const tn_entry *e = &all->entry[i];
+    for (const tn_entry *e = all ? all->entry : NULL; e && e < all->entry + all->n; e++) {
         tn_tensor *grad = e->kind == TN_PARAMETER ? tn_grad(e->tensor) : TN_NONE;
         push(list, "", *e);
         if (!tni_none(grad))
@@ -329,14 +330,13 @@ static const way single[] = {
 
 static void check_single(check *c, const way *w)
 {
-    const trained s = copies(c, c->model, NULL);
+    COPIES(s, c, c->model, NULL);
     const tn_list *got = NULL;
     c->backward = w->compared == ALL;
     if (s.m && (!w->prepare || w->prepare(s.m) == TN_OK))
         got = w->compared == WIDE ? values(tn_list_new(), s.m, NULL) : pass(c, s.m, 1);
     judge(c, w, got, c->backward ? c->plain : c->from);
     c->backward = true;
-    drop(&s);
 }
 
 /* ---- in parts -------------------------------------------------------------------------------- */
@@ -389,8 +389,7 @@ static void take_part(const check *c, tn_module *m, const tn_list *buffers, int 
 {
     if (tn_micro_batches_begin(1) < 0) return;
     tni_batch *b = tni_batch_now;
-    for (int i = 0; i < buffers->n; i++) {
-        const tn_entry *e = &buffers->entry[i];
+    for (const tn_entry *e = buffers->entry; e && e < buffers->entry + buffers->n; e++) {
         const tni_slot *slot = tni_moves_once(e->role) ? tni_slot_of(e->owner, e->name) : NULL;
         TN_NO_GRAD if (slot) tni_batch_add(b, e->owner, slot, e->tensor, NULL);
     }
@@ -429,13 +428,11 @@ static void check_parts(check *c, int n, bool recomputed)
 {
     const tni_phrase name = tni_phrase_of("in %d parts%s", n, recomputed ? ", recomputed" : "");
     const way w = { name.s, "each by itself", NULL, PARTS, NULL };
-    const trained hand = copies(c, c->model, NULL);
+    COPIES(hand, c, c->model, NULL);
     tn_list *want = parts_by_hand(c, hand.m, n), *got = NULL;
-    const trained s = copies(c, c->model, NULL);
+    COPIES(s, c, c->model, NULL);
     if (want && (!recomputed || recompute_all(s.m) == TN_OK)) got = pass(c, s.m, n);
     judge(c, &w, got, want);
-    drop(&hand);
-    drop(&s);
 }
 
 /* ---- captured, on a GPU ---------------------------------------------------------------------- */
@@ -451,7 +448,7 @@ static tn_tensor *whole_step(int n, tn_tensor *const *in, void *user)
 static tn_list *runs(const check *c, tn_device gpu, bool capture)
 {
     enum { RUNS = 4 }; /* called, captured, replayed twice */
-    trained s = copies(c, c->model, c->opt);
+    COPIES(s, c, c->model, c->opt);
     tn_capture *steps = tn_capture_new(whole_step, &s, gpu);
     tn_list *list = tn_list_new();
     for (int i = 0; i < RUNS && tni_pending() == TN_OK; i++) TN_SCOPE
@@ -462,7 +459,6 @@ static tn_list *runs(const check *c, tn_device gpu, bool capture)
         }
     list = values(list, s.m, s.opt);
     tn_capture_free(steps);
-    drop(&s);
     return list;
 }
 
@@ -471,10 +467,9 @@ static void check_captured(check *c, tn_device gpu)
     static const way w = { "captured", "called", "replayed steps repeat the device's work alone",
                            ALL, NULL };
     tn_list *want = runs(c, gpu, false), *got = want ? runs(c, gpu, true) : NULL;
-    char why[512]; /* the message cannot be written from itself */
-    snprintf(why, sizeof why, "%s", tn_error());
-    if (!got && tn_error_status() == TN_E_STATE) /* what no capture can hold */
-        tni_error(TN_E_UNSUPPORTED, "%s", why);
+    const tni_phrase why = tni_phrase_of("%s", tn_error()); /* not written from itself */
+    if (!got && tn_error_status() == TN_E_STATE)            /* what no capture can hold */
+        tni_error(TN_E_UNSUPPORTED, "%s", why.s);
     judge(c, &w, got, want);
 }
 
@@ -499,8 +494,7 @@ static tn_status combine(tn_list *list, tn_module *m)
 {
     const tn_list *all = tn_list_concat(tn_parameters(m), tn_buffers(m));
     if (!all) return tni_pending();
-    for (int i = 0; i < all->n; i++) {
-        const tn_entry *e = &all->entry[i];
+    for (const tn_entry *e = all->entry; e && e < all->entry + all->n; e++) {
         const bool buffer = e->kind == TN_BUFFER;
         if (!buffer || (e->persistent && !tni_is(e->role, TN_CONSTANT)))
             TNI_TRY(tn_parallel_broadcast(tni_list_find(list, e->name)->tensor, 0));
@@ -516,8 +510,8 @@ static void check_ranks(check *c)
     const way w = { name.s, "each by itself", "all ranks have the same parameters and buffers",
                     RANKS, NULL };
     const tn_data_parallel_options o = { 0 };
-    const trained hand = copies(c, c->model, NULL);
-    const trained s = copies(c, c->model, NULL);
+    COPIES(hand, c, c->model, NULL);
+    COPIES(s, c, c->model, NULL);
     tn_list *want = NULL, *got = NULL;
     tn_status status = tn_parallel_agree(c->status == TN_OK ? tni_pending() : c->status);
     tn_data_parallel *p = status == TN_OK ? tn_data_parallel_new(hand.m, o) : NULL;
@@ -532,8 +526,6 @@ static void check_ranks(check *c)
     if (p) got = pass(c, s.m, 1);
     if (c->status == TN_OK) judge(c, &w, got, want);
     tn_data_parallel_free(p);
-    drop(&hand);
-    drop(&s);
 }
 
 /* ---- a second step --------------------------------------------------------------------------- */
@@ -586,13 +578,11 @@ static tn_list *resume(const check *c, const trained *s)
     close(file);
     tn_checkpoint from = { .model = s->m, .optimizer = s->opt, .allow_nonfinite = true };
     tn_status status = tn_checkpoint_save(&from, path);
-    trained copy = copies(c, c->model, c->opt);
+    COPIES(copy, c, c->model, c->opt);
     tn_checkpoint to = { .model = copy.m, .optimizer = copy.opt };
     if (status == TN_OK && tni_pending() == TN_OK) status = tn_checkpoint_load(&to, path);
     unlink(path);
-    tn_list *list = status == TN_OK ? go_on(&copy) : NULL;
-    drop(&copy);
-    return list;
+    return status == TN_OK ? go_on(&copy) : NULL;
 }
 
 /* s has done its first step, which left c->plain, and its optimizer none yet. */
@@ -612,7 +602,7 @@ static void check_second(check *c, trained *s)
         if (tn_dtype_is_float(t->dtype)) TN_NO_GRAD tni_disregard(tn_mul_scalar_(t, 0.75));
     }
     tni_generator_get(tn_default_generator(), &generator);
-    trained copy = copies(c, s->m, s->opt);
+    COPIES(copy, c, s->m, s->opt);
     tni_generator_put(tn_default_generator(), &generator);
     c->from = values(tn_list_new(), s->m, s->opt);
     tn_list *last = go_on(s);
@@ -627,7 +617,6 @@ static void check_second(check *c, trained *s)
         judge(c, &second[i], got, i < 2 ? last : mean(c, first, last, i == 3));
     }
     for (int i = 0; i < 2; i++) tn_module_drop(average[i]);
-    drop(&copy);
 }
 
 /* ---- the call -------------------------------------------------------------------------------- */
@@ -637,7 +626,7 @@ static const way itself = { "used for its copies", "before",
 
 static void check_all(check *c)
 {
-    trained s = copies(c, c->model, c->opt);
+    COPIES(s, c, c->model, c->opt);
     c->from = c->start = values(tn_list_new(), c->model, c->opt);
     c->plain = c->start ? pass(c, s.m, 1) : NULL;
     if (!c->plain) c->status = tni_pending();
@@ -654,7 +643,6 @@ static void check_all(check *c)
     if (device.type != TN_CPU) TN_SCOPE check_captured(c, device);
     tni_generator_put(tn_default_generator(), &after);
     if (c->status == TN_OK) check_second(c, &s);
-    drop(&s);
     tni_generator_put(tn_default_generator(), &c->generator);
     c->from = c->start;
     if (c->status == TN_OK) judge(c, &itself, values(tn_list_new(), c->model, c->opt), c->start);
@@ -668,8 +656,7 @@ tn_status tn_check_state(FILE *report, tn_module *model, tn_optim *opt, tn_check
     TNI_SCOPES_STAY;
     TNI_TRY(tni_module_check(f, model));
     if (opt && tni_gone(opt)) return tni_poison(f, "opt");
-    if (!step)
-        return tni_error(TN_E_INVALID, "%s: step is NULL: want a function that makes the loss", f);
+    if (!step) return tni_null(f, "step", "a function that makes the loss");
     if (tni_host_refused(f, "compares values", "it called outside of the step")) return TN_E_STATE;
     check c = {
         .report = report, .model = model, .opt = opt, .step = step, .user = user, .backward = true

@@ -92,8 +92,7 @@ static void add_node(drawing *d, const tn_graph_node *node, const tn_graph_call 
 
 static void add_edges(drawing *d, const tn_graph_node *node)
 {
-    for (int i = 0; i < node->n_in; i++) {
-        const tn_graph_value *in = &node->in[i];
+    for (const tn_graph_value *in = node->in; in < node->in + node->n_in; in++) {
         if (in->absent) continue;
         place(d, in->from, node->call);
         tni_bytes_printf(&d->text, "  n%d -> n%d", in->from, node->id);
@@ -125,7 +124,7 @@ static int add(const tn_graph_node *node, void *user)
 
 tn_status tn_graph_dot(FILE *file, tn_tensor *root, tn_graph_options options)
 {
-    if (!file) return tni_stream_given("tn_graph_dot", file);
+    if (!file) return tni_null("tn_graph_dot", "the file", "an open one");
     if (!root || root == TN_NONE) return tni_poison("tn_graph_dot", "root");
     drawing d = { 0 };
     tni_bytes_printf(&d.text, "digraph tape {\n"

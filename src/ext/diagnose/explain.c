@@ -36,8 +36,7 @@ static way follow(report *x, int parameter)
     way w = { 0 };
     for (size_t i = 0; i < r->n_value; i++)
         r->value[i].depends = r->value[i].recorded = (int)i == parameter;
-    for (size_t u = 0; u < r->n_use; u++) {
-        const tni_use *use = &r->use[u];
+    for (const tni_use *use = r->use; use < r->use + r->n_use; use++) {
         const tni_end *in = r->ends + use->end, *out = in + use->n_in;
         bool depends = false, recorded = false;
         for (int i = 0; i < use->n_in; i++) {
@@ -139,8 +138,7 @@ static void judge_optimizer(report *x)
         tni_say(&x->findings, "%s: the optimizer does not hold it%s", e->name,
                 tni_map_get(&opt->names, e->name) ? ", but another tensor of that name" : "");
     }
-    for (int i = 0; i < opt->n; i++) {
-        const tni_optim_param *p = &opt->param[i];
+    for (const tni_optim_param *p = opt->param; p < opt->param + opt->n; p++) {
         if (tni_map_get(&x->run.member, p->tensor)) continue;
         x->counts.foreign++;
         tni_say(&x->findings, "%s: the optimizer holds it, the model does not", p->name);
@@ -255,8 +253,7 @@ static void judge_rate(tni_run *r, tn_optim *opt, double loss)
 
 static void judge_tests(report *x)
 {
-    for (size_t i = 0; i < x->run.n_part; i++) {
-        const tni_part *p = &x->run.part[i];
+    for (const tni_part *p = x->run.part; p && p < x->run.part + x->run.n_part; p++) {
         const tni_batchnorm *b = (const tni_batchnorm *)p->module;
         const int64_t n = tni_batchnorm_over_of(p->module) ? b->unrecorded : 0;
         if (n > 0)

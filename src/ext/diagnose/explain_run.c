@@ -220,9 +220,7 @@ tn_status tni_run_carry(tni_run *r)
 tn_status tni_run_begin(tni_run *r, const char *function, tn_module *m, tni_loss loss, void *user)
 {
     TNI_TRY(tni_module_check(function, m));
-    if (!loss)
-        return tni_error(TN_E_INVALID, "%s: the loss is NULL: want a function that makes it",
-                         function);
+    if (!loss) return tni_null(function, "the loss", "a function that makes it");
     if (tni_host_refused(function, "watches a run", "it called outside of the step"))
         return TN_E_STATE;
     r->function = function, r->what = "the loss";

@@ -60,8 +60,7 @@ static const void *address(const tn_tensor *t)
 static void know(walk *w, const tn_list *list)
 {
     if (!list) w->failed = tni_pending();
-    for (int i = 0; list && i < list->n; i++) {
-        const tn_entry *e = &list->entry[i];
+    for (const tn_entry *e = list ? list->entry : NULL; e && e < list->entry + list->n; e++) {
         const void *at = address(e->tensor);
         put(w, &w->known, e->tensor, (uintptr_t)e);
         if (!tni_map_get(&w->known, at)) put(w, &w->known, at, (uintptr_t)e);

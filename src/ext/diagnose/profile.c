@@ -344,8 +344,7 @@ static int largest_first(const void *a, const void *b)
 static size_t summed(const profile *p, bool by_op, part *sum)
 {
     size_t n = 0;
-    for (size_t i = 0; i < p->n_parts; i++) {
-        const part *q = &p->parts[i];
+    for (const part *q = p->parts; q < p->parts + p->n_parts; q++) {
         size_t k = 0;
         if (!by_op && !q->module[0]) continue;
         while (k < n && (by_op ? sum[k].kind != q->kind || strcmp(sum[k].op, q->op) != 0
@@ -455,9 +454,8 @@ static tn_status print_laps(const profile *p)
 static tn_status run(profile *p, tn_profile_step step, void *user)
 {
     const uint64_t errors = tni_error_count;
-    tn_status status = TN_OK;
-    TN_SCOPE status = tni_user_status(f, "step", step(user), errors);
-    return status == TN_OK ? p->failed : status;
+    TN_SCOPE TNI_TRY(tni_user_status(f, "step", step(user), errors));
+    return p->failed;
 }
 
 static tn_status measure(profile *p, tn_profile_step step, void *user)
@@ -467,10 +465,8 @@ static tn_status measure(profile *p, tn_profile_step step, void *user)
     tni_watch(&p->watcher);
     tn_status status = run(p, step, user);
     p->watcher.storage_made = NULL;
-    for (size_t i = 0; i < p->n_parts; i++) {
-        part *q = &p->parts[i];
+    for (part *q = p->parts; q < p->parts + p->n_parts; q++)
         q->calls = q->seconds = q->flops = q->bytes = 0;
-    }
     for (int i = 0; i < p->o.steps && status == TN_OK; i++) {
         double from = p->since = now();
         p->keeps_laps = p->o.events && i == p->o.steps - 1;

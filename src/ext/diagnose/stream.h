@@ -3,12 +3,6 @@
 
 #include "io/file.h"
 
-static inline tn_status tni_stream_given(const char *function, const FILE *file)
-{
-    if (file) return TN_OK;
-    return tni_error(TN_E_INVALID, "%s: the file is NULL: want an open one", function);
-}
-
 /* Whether it has taken all that was written. */
 static inline tn_status tni_stream_written(const char *function, FILE *file)
 {

@@ -115,16 +115,15 @@ tn_tensor *tn_image_adjust(tn_tensor *x, tn_image_property property, double fact
     const bool blend = property == TN_IMAGE_CONTRAST || property == TN_IMAGE_SATURATION;
     change c = { property, (float)factor, blend ? (float)(1 - factor) : 0, 0, x->dtype == TN_U8 };
     const int64_t plane = x->shape.size[x->shape.rank - 2] * x->shape.size[x->shape.rank - 1];
-    tn_tensor *y = tn_empty_as(x->shape, x->dtype, tn_cpu());
     tn_scope scope = tn_scope_begin();
+    tn_tensor *y = tn_empty_as(x->shape, x->dtype, tn_cpu());
     const tn_tensor *dense = y ? tni_dense(x) : NULL;
     for (int64_t at = 0; dense && at < numel; at += channels * plane) {
         if (property == TN_IMAGE_CONTRAST)
             c.mean = change_image(&c, NULL, tni_data(dense), at, (int)channels, plane);
         change_image(&c, tni_data(y), tni_data(dense), at, (int)channels, plane);
     }
-    tn_scope_end(scope);
-    return dense ? y : NULL;
+    return tn_scope_return(scope, dense ? y : NULL);
 }
 
 tn_tensor *tn_image_color_jitter(tn_tensor *x, tn_image_jitter_options o, tn_generator *g)
@@ -167,8 +166,8 @@ tn_tensor *tn_image_normalize(tn_tensor *x, const double *mean, const double *st
             return tni_fail(TN_E_INVALID, "%s: mean %g, std %g: want finite ones, std not 0",
                             __func__, mean[k], std[k]);
     const int64_t plane = x->shape.size[x->shape.rank - 2] * x->shape.size[x->shape.rank - 1];
-    tn_tensor *y = tn_empty_as(x->shape, TN_F32, tn_cpu());
     tn_scope scope = tn_scope_begin();
+    tn_tensor *y = tn_empty_as(x->shape, TN_F32, tn_cpu());
     const tn_tensor *dense = y ? tni_dense(x) : NULL;
     float *to = dense ? tni_data(y) : NULL, table[256];
     for (int64_t i = 0; dense && plane && i < numel / plane; i++, to += plane) {
@@ -179,6 +178,5 @@ tn_tensor *tn_image_normalize(tn_tensor *x, const double *mean, const double *st
         for (int64_t j = 0; j < plane; j++)
             to[j] = x->dtype == TN_U8 ? table[bytes[j]] : (from[j] - m) / s;
     }
-    tn_scope_end(scope);
-    return dense ? y : NULL;
+    return tn_scope_return(scope, dense ? y : NULL);
 }

@@ -1,6 +1,4 @@
-/*
- * files.c - images from bytes and files, and to files, by the module libtenon-images.so.
- */
+/* files.c - images from bytes and files, and to files, by the module libtenon-images.so. */
 #include "ext/images/images.h"
 #include "io/io.h"
 
@@ -177,9 +175,8 @@ tn_status tn_image_save_png(tn_tensor *t, const char *path)
         size[2] < 1 || size[1] > most || size[2] > most || size[0] * size[1] > most * 4 / size[2])
         return tni_error(TN_E_SHAPE, "%s: %s of %s: want [1 to 4, H, W] of u8, below 2^30 in all",
                          __func__, tni_text(t), tn_dtype_name(t->dtype));
-    tn_status status = tni_path_check(__func__, path);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_path_check(__func__, path));
     if (!opened(__func__)) return tni_pending();
-    TN_SCOPE status = write(__func__, t, path);
-    return status;
+    TN_SCOPE TNI_TRY(write(__func__, t, path));
+    return TN_OK;
 }

@@ -293,15 +293,14 @@ tn_tensor *tn_image_rotate(tn_tensor *x, double degrees, tn_image_rotate_options
     r.across[0] = (float)cos(a) / w, r.across[1] = (float)sin(a) / h;
     r.down[0] = (float)-sin(a) / w, r.down[1] = (float)cos(a) / h;
     if (o.expand) expanded((double[]){ cos(a), sin(a) }, size);
-    tn_tensor *y = tn_empty_as(shape, x->dtype, tn_cpu());
     tn_scope scope = tn_scope_begin();
+    tn_tensor *y = tn_empty_as(shape, x->dtype, tn_cpu());
     const tn_tensor *dense = y ? tni_dense(x) : NULL;
     if (dense) {
         r.x = tni_data(dense);
         rotate(y, &r);
     }
-    tn_scope_end(scope);
-    return dense ? y : NULL;
+    return tn_scope_return(scope, dense ? y : NULL);
 }
 
 tn_tensor *tn_image_random_rotate(tn_tensor *x, double low, double high, tn_image_rotate_options o,

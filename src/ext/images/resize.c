@@ -143,13 +143,12 @@ tn_tensor *tni_image_resized(tn_tensor *x, const double *box, int64_t h, int64_t
         map[i].from = box[i], map[i].antialias = antialias;
     }
     size[0] = h, size[1] = w;
-    tn_tensor *y = tn_empty_as(shape, TN_U8, tn_cpu());
     taps across, down;
     tn_scope scope = tn_scope_begin();
+    tn_tensor *y = tn_empty_as(shape, TN_U8, tn_cpu());
     const bool fine = y && make_taps(&across, &map[1]) && make_taps(&down, &map[0]) &&
                       resize_planes(y, x, &across, &down);
-    tn_scope_end(scope);
-    return fine ? y : NULL;
+    return tn_scope_return(scope, fine ? y : NULL);
 }
 
 static tn_tensor *resize(tn_tensor *x, int64_t h, int64_t w, tn_image_resize_options o)

@@ -306,17 +306,15 @@ tn_status tn_metric_update(tn_module *self, tn_tensor *prediction, tn_tensor *ta
     if (!m || !tni_present(f, "prediction", prediction) ||
         (!alone && !tni_present(f, "target", target)))
         return tni_pending();
-    tn_status status = TN_E_NOMEM;
-    TN_SCOPE TN_NO_GRAD status = kinds[m->kind].update(m, prediction, target);
-    return status;
+    TN_SCOPE TN_NO_GRAD TNI_TRY(kinds[m->kind].update(m, prediction, target));
+    return TN_OK;
 }
 
 tn_status tn_metric_reset(tn_module *self)
 {
     metric *m = metric_of("tn_metric_reset", self, false);
-    tn_status status;
-    TN_NO_GRAD status = m ? tn_zero_(m->sums) : tni_pending();
-    return status;
+    TN_NO_GRAD TNI_TRY(m ? tn_zero_(m->sums) : tni_pending());
+    return TN_OK;
 }
 
 double tn_metric_value(tn_module *self)

@@ -32,19 +32,15 @@ static tn_tensor *decayed(const tn_optim_part *part, tn_tensor *step)
  */
 enum { BETA2_DECAY, EPS1, EPS2, CLIP, CLIMB }; /* Adafactor's numbers */
 
-static bool row_form(const tn_tensor *p, const double *number, tn_shape *shape, tn_dtype *dtype)
-{
-    (void)p, (void)number, (void)dtype;
-    if (shape->rank > 1) shape->size[shape->rank - 1] = 1;
-    return shape->rank > 1;
-}
-
-static bool column_form(const tn_tensor *p, const double *number, tn_shape *shape, tn_dtype *dtype)
-{
-    (void)p, (void)number, (void)dtype;
-    if (shape->rank > 1) shape->size[shape->rank - 2] = 1;
-    return shape->rank > 1;
-}
+#define MEANS_ALONG(name, axis)                                                                    \
+    static bool name(const tn_tensor *p, const double *number, tn_shape *shape, tn_dtype *dtype)   \
+    {                                                                                              \
+        (void)p, (void)number, (void)dtype;                                                        \
+        if (shape->rank > 1) shape->size[shape->rank + (axis)] = 1;                                \
+        return shape->rank > 1;                                                                    \
+    }
+MEANS_ALONG(row_form, -1)
+MEANS_ALONG(column_form, -2)
 
 static bool whole_form(const tn_tensor *p, const double *number, tn_shape *shape, tn_dtype *dtype)
 {

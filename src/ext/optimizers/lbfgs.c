@@ -50,8 +50,7 @@ typedef struct point {
 static void copy(work *w, int row, int what, bool to)
 {
     int64_t at = 0;
-    for (int k = 0; k < w->n && w->status == TN_OK; k++) {
-        tn_optim_part *part = &w->part[k];
+    for (tn_optim_part *part = w->part; part < w->part + w->n && w->status == TN_OK; part++) {
         const int64_t n = tn_numel(part->p), last = tn_size(w->rows, 0);
         tn_tensor *own = what ? tn_select(w->rows, 0, row) : tn_slice(w->rows, 0, row, last, 1);
         tn_tensor *other = what == GRADIENT ? tn_grad(part->p) : what ? part->p : part->state[0];

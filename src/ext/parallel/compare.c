@@ -150,8 +150,7 @@ tn_status tni_same_models(const char *function, const tn_data_parallel *p)
                      p->bucket_bytes, rule[p->rule],
                      p->messages == TN_BF16 ? ", messages bf16" : "",
                      p->device.type == TN_CUDA ? "GPU" : "CPU");
-    for (int i = 0; all && i < all->n; i++) {
-        const tn_entry *e = &all->entry[i];
+    for (const tn_entry *e = all ? all->entry : NULL; e && e < all->entry + all->n; e++) {
         bool frozen = e->kind == TN_PARAMETER && !e->tensor->requires_grad;
         const char *role = tn_role_name(e->role);
         tni_bytes_printf(&own, "%s %.800s %s %s%s%s%s\n", kind_of(e), e->name,

@@ -13,8 +13,7 @@
  * twice, and only one would get the average. */
 static tn_status check_tensors(const char *function, const tn_list *all, tn_device device)
 {
-    for (int i = 0; i < all->n; i++) {
-        const tn_entry *e = &all->entry[i];
+    for (const tn_entry *e = all->entry; e && e < all->entry + all->n; e++) {
         if (e->kind == TN_BUFFER && !tni_ranks()) continue;
         if (e->tensor->storage->device.type != device.type)
             return tni_error(TN_E_DEVICE, "%s: %s is not on the %s: want the whole model there",
@@ -68,9 +67,8 @@ static tn_status prepare(const char *function, tn_data_parallel **made, tn_modul
     TNI_TRY(check(function, model, o));
     tn_data_parallel *p = *made = tni_calloc(sizeof *p);
     if (!p) return TN_E_NOMEM;
+    *p = (tn_data_parallel){ .rule = o.buffers, .messages = o.messages };
     p->model = tn_module_keep(model);
-    p->rule = o.buffers;
-    p->messages = o.messages;
     p->bucket_bytes = o.bucket_bytes ? o.bucket_bytes : BUCKET;
     const tn_list *parameters = tn_parameters(model), *all = tni_same_on_all(model);
     if (!parameters || !all) return tni_pending();

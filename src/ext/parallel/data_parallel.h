@@ -1,6 +1,4 @@
-/*
- * data_parallel.h - the inside of a tn_data_parallel.
- */
+/* data_parallel.h - the inside of a tn_data_parallel. */
 #pragma once
 
 #include "autograd/sync.h"

@@ -96,20 +96,14 @@ tn_status tn_parallel_begin(void)
     return tni_error(TN_E_NOMEM, "%s: out of memory", __func__);
 }
 
-int tn_parallel_rank(void)
-{
-    return mpi ? mpi->rank : 0;
-}
-
-int tn_parallel_local_rank(void)
-{
-    return mpi ? mpi->local_rank : 0;
-}
-
-int tn_parallel_size(void)
-{
-    return mpi ? mpi->size : 1;
-}
+#define ANSWERS(name, field, alone)                                                                \
+    int name(void)                                                                                 \
+    {                                                                                              \
+        return mpi ? mpi->field : alone;                                                           \
+    }
+ANSWERS(tn_parallel_rank, rank, 0)
+ANSWERS(tn_parallel_local_rank, local_rank, 0)
+ANSWERS(tn_parallel_size, size, 1)
 
 /* ---- calls over all ranks -------------------------------------------------------------------- */
 
@@ -211,7 +205,6 @@ static tn_status sum_there(const char *function, tn_tensor *t)
 
 static tn_status reduce(const char *function, tn_tensor *t, bool mean)
 {
-    tn_status status;
     if (tni_absent(t)) return tni_poison(function, "t");
     if (t->dtype != TN_F32 && t->dtype != TN_F64 && (mean || t->dtype != TN_I64))
         return tni_error(TN_E_DTYPE, "%s: %s of %s: want f32%s", function, tni_text(t),
@@ -219,10 +212,10 @@ static tn_status reduce(const char *function, tn_tensor *t, bool mean)
     if (!mpi) return TN_OK;
     TN_NO_GRAD
     {
-        status = t->storage->device.type == TN_CPU ? sum_here(function, t) : sum_there(function, t);
-        if (status == TN_OK && mean) status = tn_mul_scalar_(t, 1.0 / mpi->size);
+        TNI_TRY((t->storage->device.type == TN_CPU ? sum_here : sum_there)(function, t));
+        if (mean) TNI_TRY(tn_mul_scalar_(t, 1.0 / mpi->size));
     }
-    return status;
+    return TN_OK;
 }
 
 tn_status tn_parallel_sum_(tn_tensor *t)

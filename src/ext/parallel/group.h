@@ -1,6 +1,4 @@
-/*
- * group.h - the ranks of a run, for the files of this folder.
- */
+/* group.h - the ranks of a run, for the files of this folder. */
 #pragma once
 
 #include <tenon/parallel.h>

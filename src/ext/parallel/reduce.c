@@ -130,8 +130,7 @@ static tn_status copy_buffers(const tn_data_parallel *p, const tn_list *list, tn
                               char *block, const char *was, size_t *nbytes)
 {
     size_t at = 0;
-    for (int i = 0; i < list->n; i++) {
-        const tn_entry *e = &list->entry[i];
+    for (const tn_entry *e = list->entry; e && e < list->entry + list->n; e++) {
         tn_tensor *t = e->tensor;
         tn_buffer_rule own = tn_data_parallel_buffers(p, e->name);
         if (own == TN_BUFFERS_MEAN && !tni_has_mean(e->role, t->dtype)) own = TN_BUFFERS_FIRST;
@@ -294,8 +293,7 @@ static tn_status ready(tni_sync *s, int index)
 static tn_status wait_all(tn_data_parallel *p)
 {
     TNI_HOLD_TRAPS;
-    for (size_t i = 0; i < p->n_buckets; i++) {
-        tni_bucket *b = &p->bucket[i];
+    for (tni_bucket *b = p->bucket; b < p->bucket + p->n_buckets; b++) {
         TNI_TRY(tni_wire_wait(function, &p->wire, &b->request));
         if (b->message != b->flat) TNI_TRY(tn_copy_(b->flat, b->message));
         TNI_TRY(tn_mul_scalar_(b->flat, 1.0 / tn_parallel_size()));

@@ -132,8 +132,7 @@ static void describe(const tni_shard *s, tni_shard_word *word)
     word->numbers = tni_hash(TNI_NO_HASH, &opt->steps, sizeof opt->steps);
     word->numbers = tni_hash(word->numbers, opt->group, (size_t)opt->n_groups * sizeof *opt->group);
     word->taking = TNI_NO_HASH;
-    for (int i = 0; i < opt->n; i++) {
-        const tni_optim_param *p = &opt->param[i];
+    for (const tni_optim_param *p = opt->param; p < opt->param + opt->n; p++) {
         int64_t layout[] = { (int64_t)tni_bytes_of(p->tensor), p->tensor->dtype, p->holder,
                              p->group };
         bool skipped = tni_optim_skips(p);
@@ -198,10 +197,8 @@ static tn_status make_block(tni_shard *s)
     s->most = 0;
     for (size_t r = 0; r < size; r++) {
         size_t nbytes = 0;
-        for (int i = 0; i < s->opt->n; i++) {
-            const tni_optim_param *p = &s->opt->param[i];
+        for (const tni_optim_param *p = s->opt->param; p < s->opt->param + s->opt->n; p++)
             if ((size_t)p->holder == r && !tni_optim_skips(p)) nbytes += tni_bytes_of(p->tensor);
-        }
         s->most = TNI_MAX(s->most, nbytes);
     }
     if (s->most == 0) return TN_OK;
@@ -382,8 +379,7 @@ static bool travels(const tn_optim *opt, const tni_optim_param *p, int k, tni_fo
 /* Makes own state ready to be sent in its form (tni_optim_form); on rank 0 room for the others'. */
 static tn_status make_ready(tn_optim *opt)
 {
-    for (int i = 0; i < opt->n; i++) {
-        tni_optim_param *p = &opt->param[i];
+    for (tni_optim_param *p = opt->param; p < opt->param + opt->n; p++) {
         if (!tni_optim_elsewhere(opt, p) && p->step > 0) TNI_TRY(tni_optim_ready(opt, p));
         for (int k = 0; k < TN_OPTIM_STATES; k++) {
             tni_form form;
@@ -401,8 +397,7 @@ static tn_status gather(const char *function, tni_shard *s)
     tn_optim *opt = s->opt;
     tni_optim_release(opt);
     TNI_TRY(shard_agree(function, s, make_ready(opt), false));
-    for (int i = 0; i < opt->n; i++) {
-        const tni_optim_param *p = &opt->param[i];
+    for (const tni_optim_param *p = opt->param; p < opt->param + opt->n; p++) {
         bool ours = s->base.own == 0 || s->base.own == p->holder;
         for (int k = 0; k < TN_OPTIM_STATES; k++) {
             tni_form form;

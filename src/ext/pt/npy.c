@@ -313,8 +313,7 @@ tn_list *tni_npz_list(const tni_zip *zip, tni_choice *c)
     tn_status status = list ? TN_OK : tni_pending();
     bool picks = false; /* if the key names anything, else all is there to be listed */
     for (int i = 0; i < zip->n; i++) picks |= !tni_outside(c, zip->entry[i].name);
-    for (int i = 0; status == TN_OK && i < zip->n; i++) {
-        const tni_zip_entry *e = &zip->entry[i];
+    for (const tni_zip_entry *e = zip->entry; status == TN_OK && e < zip->entry + zip->n; e++) {
         if (picks && tni_outside(c, e->name)) continue;
         char path[4096];
         const size_t nbytes = (size_t)e->nbytes;
@@ -377,24 +376,21 @@ tn_status tn_npy_save(tn_tensor *t, const char *path)
         return tni_error(TN_E_DTYPE,
                          "%s: %s is %s, which NumPy has not: want tn_to_dtype before it", __func__,
                          tni_text(t), tn_dtype_name(t->dtype));
-    tn_status status = TN_OK;
-    TN_SCOPE TN_NO_GRAD status = write(__func__, tn_contiguous(tn_to(t, tn_cpu())), path);
-    return status;
+    TN_SCOPE TN_NO_GRAD TNI_TRY(write(__func__, tn_contiguous(tn_to(t, tn_cpu())), path));
+    return TN_OK;
 }
 
 /* An entry NAME.npy. */
 static tn_status add_entry(tni_zip_writer *zip, const char *name, const tn_tensor *t)
 {
-    tni_bytes b = { 0 }, entry = { 0 };
+    char entry[TNI_ZIP_NAME_LIMIT + 1];
+    tni_bytes b = { 0 };
     if (!t) return tni_pending();
     put_header(t, &b);
     tni_bytes_add(&b, tni_data(t), tni_bytes_of(t));
-    tni_bytes_printf(&entry, "%s.npy", name);
-    tni_bytes_add(&entry, "", 1);
-    tn_status status =
-        b.failed || entry.failed ? TN_E_NOMEM : tni_zip_add(zip, entry.data, b.data, b.n);
+    snprintf(entry, sizeof entry, "%s.npy", name);
+    tn_status status = b.failed ? TN_E_NOMEM : tni_zip_add(zip, entry, b.data, b.n);
     tni_bytes_free(&b);
-    tni_bytes_free(&entry);
     return status;
 }
 

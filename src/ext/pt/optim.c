@@ -210,9 +210,9 @@ tn_status tn_optim_load_pytorch(tn_optim *opt, const char *path, const char *key
     tni_choice choice = { .o = { .key = key } };
 import m = {.opt = opt };
     bool steps;
-    tn_status status = tni_pt_optim_check(__func__, opt, &m.key, &steps);
-    if (status == TN_OK) status = tni_pt_open(&m.file, __func__, path, &choice);
-    if (status != TN_OK) return status;
+    tn_status status = TN_OK;
+    TNI_TRY(tni_pt_optim_check(__func__, opt, &m.key, &steps));
+    TNI_TRY(tni_pt_open(&m.file, __func__, path, &choice));
     TN_SCOPE TN_NO_GRAD
     {
         m.list = tn_list_new();

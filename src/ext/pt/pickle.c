@@ -21,21 +21,19 @@ typedef tni_pickle_value value;
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-/* Room for one more element of `size` bytes; NULL + message beyond the limit. */
-static void *add(tni_pickle *p, tni_pickle_table *t, size_t size, int64_t limit, const char *what)
+/* One more element, of t->size bytes; a message beyond the limit. */
+static tn_status add(tni_pickle *p, tni_pickle_table *t, const void *element, int64_t limit,
+                     const char *what)
 {
-    if (t->n >= limit) return bad(p, "more than %" PRId64 " %s", limit, what), NULL;
-    t->size = size;
-    if (!tni_room(&t->data, &t->capacity, (size_t)t->n, 1, size)) return NULL;
-    return (char *)t->data + (size_t)t->n++ * size;
+    if (t->n >= limit) return bad(p, "more than %" PRId64 " %s", limit, what);
+    if (!tni_room(&t->data, &t->capacity, (size_t)t->n, 1, t->size)) return tni_pending();
+    memcpy((char *)t->data + (size_t)t->n++ * t->size, element, t->size);
+    return TN_OK;
 }
 
 static tn_status push(tni_pickle *p, tni_pickle_kind kind, int64_t number, uint32_t n)
 {
-    value *v = add(p, &p->stack, sizeof *v, p->max_values, "values on the stack");
-    if (!v) return tni_pending();
-    *v = (value){ kind, n, number };
-    return TN_OK;
+    return add(p, &p->stack, &(value){ kind, n, number }, p->max_values, "values on the stack");
 }
 
 /* The last k values, no mark among them; NULL + message. */
@@ -131,11 +129,8 @@ static tn_status put(tni_pickle *p, int64_t i)
     if (!top) return tni_pending();
     if (i > p->memo.n + 1)
         return bad(p, "memo %" PRId64 ": %" PRId64 " would be the next", i, p->memo.n);
-    while (p->memo.n <= i) {
-        value *cell = add(p, &p->memo, sizeof *cell, p->max_values, "values in the memo");
-        if (!cell) return tni_pending();
-        *cell = (value){ .kind = TNI_PICKLE_MARK };
-    }
+    while (p->memo.n <= i)
+        TNI_TRY(add(p, &p->memo, &(value){ TNI_PICKLE_MARK }, p->max_values, "values in the memo"));
     ((value *)p->memo.data)[i] = *top;
     return TN_OK;
 }
@@ -155,11 +150,8 @@ static tn_status tuple(tni_pickle *p, int64_t n)
     int64_t k = n, first = p->members.n;
     const value *v = several(p, &k);
     if (!v) return tni_pending();
-    for (int64_t i = 0; i < k; i++) {
-        value *member = add(p, &p->members, sizeof *member, p->max_values, "values in tuples");
-        if (!member) return tni_pending();
-        *member = v[i];
-    }
+    for (int64_t i = 0; i < k; i++)
+        TNI_TRY(add(p, &p->members, &v[i], p->max_values, "values in tuples"));
     p->stack.n -= k + (n < 0);
     return push(p, TNI_PICKLE_TUPLE, first, (uint32_t)k);
 }
@@ -168,11 +160,10 @@ enum { PLAIN, ORDERED, LIST, OBJECT };
 
 static tn_status dict_new(tni_pickle *p, int64_t form)
 {
-    tni_pickle_dict *d = add(p, &p->dicts, sizeof *d, p->max_values, "dicts");
-    if (!d) return tni_pending();
-    *d = (tni_pickle_dict){ .ordered = form == ORDERED, .list = form == LIST };
-    d->object = form == OBJECT;
-    d->first = d->last = d->under = d->attribute = -1;
+    tni_pickle_dict d = { .ordered = form == ORDERED, .list = form == LIST };
+    d.object = form == OBJECT;
+    d.first = d.last = d.under = d.attribute = -1;
+    TNI_TRY(add(p, &p->dicts, &d, p->max_values, "dicts"));
     return push(p, TNI_PICKLE_DICT, p->dicts.n - 1, 0);
 }
 
@@ -187,9 +178,8 @@ const value *tni_pickle_get(const tni_pickle *p, const value *v, const char *key
 
 static tn_status set_item(tni_pickle *p, int64_t dict, value key, value item)
 {
-    tni_pickle_pair *pair = add(p, &p->pairs, sizeof *pair, p->max_values, "items in dicts");
-    if (!pair) return tni_pending();
-    *pair = (tni_pickle_pair){ -1, key, item };
+    const tni_pickle_pair pair = { -1, key, item };
+    TNI_TRY(add(p, &p->pairs, &pair, p->max_values, "items in dicts"));
     tni_pickle_dict *d = (tni_pickle_dict *)p->dicts.data + dict;
     int64_t *link = d->n++ ? &((tni_pickle_pair *)p->pairs.data)[d->last].next : &d->first;
     *link = d->last = p->pairs.n - 1;
@@ -400,9 +390,7 @@ static tn_status persistent_id(tni_pickle *p, int64_t n)
     memcpy(s.key, key, id[2].n);
     if (v->n == 6 && !view_of(p, &id[5], &s))
         return bad(p, "the storage %s: a view other than (KEY, OFFSET, NUMEL) within it", s.key);
-    tni_pickle_storage *place = add(p, &p->storages, sizeof s, p->max_tensors, "storages");
-    if (!place) return tni_pending();
-    *place = s;
+    TNI_TRY(add(p, &p->storages, &s, p->max_tensors, "storages"));
     p->stack.n--;
     return push(p, TNI_PICKLE_STORAGE, p->storages.n - 1, 0);
 }
@@ -424,9 +412,7 @@ static bool inside(const tni_pickle_tensor *t, const tni_pickle_storage *s)
 /* Puts a tensor in the place of a function and its arguments. */
 static tn_status put_tensor(tni_pickle *p, const tni_pickle_tensor *t)
 {
-    tni_pickle_tensor *place = add(p, &p->tensors, sizeof *t, p->max_tensors, "tensors");
-    if (!place) return tni_pending();
-    *place = *t;
+    TNI_TRY(add(p, &p->tensors, t, p->max_tensors, "tensors"));
     p->stack.n -= 2;
     return push(p, TNI_PICKLE_TENSOR, p->tensors.n - 1, 0);
 }
@@ -575,7 +561,10 @@ tn_status tni_pickle_read(tni_pickle *p, tni_pickle_value *result)
 {
     const size_t begin = p->at;
     p->max_values = TNI_MIN(p->max_tensors, INT32_MAX) * 32 + 4096; /* 28 a tensor are usual */
-    if (!add(p, &p->stack, sizeof(value), p->max_values, "")) return tni_pending();
+    p->stack.size = p->memo.size = p->members.size = sizeof(value);
+    p->storages.size = sizeof(tni_pickle_storage), p->tensors.size = sizeof(tni_pickle_tensor);
+    p->dicts.size = sizeof(tni_pickle_dict), p->pairs.size = sizeof(tni_pickle_pair);
+    if (!tni_room(&p->stack.data, &p->stack.capacity, 0, 1, sizeof(value))) return tni_pending();
     p->stack.n = p->memo.n = 0;
     while (p->at < p->n) {
         p->here = p->at;

@@ -22,7 +22,7 @@
 static tn_status expect(const tni_pt *f, const char *name, const char *wanted, bool optional)
 {
     char text[16] = "";
-    const tni_zip_entry *e = tni_zip_find(&f->zip, name);
+    const tni_zip_entry *e = tni_map_get(&f->zip.names, name);
     if (!e && optional) return TN_OK;
     if (!e) return bad(f, "no entry %s", name);
     if (e->nbytes < (int64_t)sizeof text) TNI_TRY(tni_zip_read(&f->zip, e, text));
@@ -48,10 +48,10 @@ static tn_status open_pickle(tni_pt *f)
 {
     const int64_t most = tn_get_file_limits().header_bytes;
     const char *key = f->tree.choice->o.key;
-    const bool script = tni_zip_find(&f->zip, "constants.pkl"),
+    const bool script = tni_map_get(&f->zip.names, "constants.pkl"),
                constants = script && key && !strcmp(key, "constants");
     const char *name = constants ? "constants.pkl" : "data.pkl";
-    const tni_zip_entry *e = tni_zip_find(&f->zip, name);
+    const tni_zip_entry *e = tni_map_get(&f->zip.names, name);
     if (!e) return bad(f, "no entry %s: not a PyTorch file", name);
     if (e->nbytes > most)
         return bad(f, "%s has %" PRId64 " bytes" TNI_MOST_READ, name, e->nbytes, most);
@@ -146,7 +146,7 @@ static tn_status find_storage(const tni_pt *f, const tni_pickle_storage *s,
     char name[sizeof s->key + 16];
     snprintf(name, sizeof name, "%s/%s", f->folder, s->key);
     const tni_pickle_storage *all = f->pickle.storages.data;
-    const tni_zip_entry *e = *entry = f->places ? NULL : tni_zip_find(&f->zip, name);
+    const tni_zip_entry *e = *entry = f->places ? NULL : tni_map_get(&f->zip.names, name);
     if (!f->places && !e) return bad(f, "no entry %s", name);
     *place = e ? (struct tni_pt_place){ e->begin, e->nbytes }
                : f->places[(tni_pickle_storage *)tni_map_get(&f->keys, s->key) - all];

@@ -74,10 +74,8 @@ static tn_status collect(plan *p)
             p->items[i].first = p->items[i - 1].first;
     tni_sort(p->items, n, sizeof *p->items, by_place);
     int keys = 0;
-    for (size_t i = 0; i < n; i++) {
-        item *it = &p->items[i];
+    for (item *it = p->items; it < p->items + n; it++)
         it->key = it->first == it->place ? keys++ : p->items[it->first].key;
-    }
     return TN_OK;
 }
 
@@ -173,10 +171,12 @@ static tn_status put_versions(tni_bytes *b, const char *function, const tn_list 
     return TN_OK;
 }
 
-static void put_number(tni_bytes *b, const tn_number_type *number, double x)
+/* After its key, unless that is NULL. */
+static void put_number(tni_bytes *b, const char *key, const tn_number_type *number, double x)
 {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
+    if (key) put_text(b, key);
     if (number && number->on_off)
         put_code(b, x != 0 ? 0x88 : 0x89, 0, 0); /* NEWTRUE, NEWFALSE */
     else
@@ -189,18 +189,14 @@ static void put_group(tni_bytes *b, const tn_optim *opt, int k, int *first)
     const tni_optim_group *group = &opt->group[k];
     const tn_optim_type *type = opt->type;
     tni_bytes_printf(b, "}(");
-    put_text(b, "lr");
-    put_number(b, NULL, group->lr);
-    put_text(b, "initial_lr"); /* schedules that go on want it */
-    put_number(b, NULL, group->base_lr);
-    put_text(b, "weight_decay");
-    put_number(b, NULL, group->weight_decay);
+    put_number(b, "lr", NULL, group->lr);
+    put_number(b, "initial_lr", NULL, group->base_lr); /* schedules that go on want it */
+    put_number(b, "weight_decay", NULL, group->weight_decay);
     for (int i = 0, place; i < TN_OPTIM_NUMBERS; i++) {
         const tn_number_type *number = &type->number[i];
         if (!number->name || number->optional) continue;
         const char *key = tni_pt_number(number->name, &place);
-        if (place <= 0) put_text(b, key);
-        put_number(b, number, group->number[i]);
+        put_number(b, place > 0 ? NULL : key, number, group->number[i]);
         if (place > 0) tni_bytes_printf(b, "\x86"); /* TUPLE2: beta2 comes after beta1 */
     }
     if (!strcmp(type->name, "adam") || !strcmp(type->name, "adamw")) {
@@ -271,15 +267,14 @@ static tn_status make_pickle(plan *p)
 static tn_status add_data(tni_zip_writer *zip, const item *it)
 {
     char name[32];
-    tn_status status = TN_E_NOMEM;
     snprintf(name, sizeof name, "data/%d", it->key);
     if (!zip->file) return tni_zip_add(zip, name, NULL, it->nbytes);
     TN_SCOPE TN_NO_GRAD
     {
         const tn_tensor *t = tn_contiguous(tn_to(it->tensor, tn_cpu()));
-        status = t ? tni_zip_add(zip, name, tni_data(t), it->nbytes) : tni_pending();
+        TNI_TRY(t ? tni_zip_add(zip, name, tni_data(t), it->nbytes) : tni_pending());
     }
-    return status;
+    return TN_OK;
 }
 
 /* Writes everything, or without a file only counts the size. */
@@ -372,21 +367,19 @@ tn_status tn_optim_save_pytorch(tn_optim *opt, const char *path)
     if (tni_no_optim(opt)) return tni_poison(__func__, "opt");
     const char *key;
     bool steps;
-    tn_status status = tni_path_check(__func__, path);
-    if (status == TN_OK) status = tni_pt_optim_check(__func__, opt, &key, &steps);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_path_check(__func__, path));
+    TNI_TRY(tni_pt_optim_check(__func__, opt, &key, &steps));
     TN_SCOPE
     {
         /* names what is on another rank */
         tn_list *list = tn_optim_state_dict(opt) ? tn_list_new() : NULL;
-        status = list ? TN_OK : tni_pending();
+        if (!list) return tni_pending();
         int id = 0;
         for (int k = 0; k < opt->n_groups; k++)
-            for (int i = 0; status == TN_OK && i < opt->n; i++)
+            for (int i = 0; i < opt->n; i++)
                 if (opt->param[i].group == k)
-                    status = add_param(list, opt, &opt->param[i], id++, steps);
-        if (status == TN_OK)
-            status = write_plan(&(plan){ .function = __func__, .list = list, .opt = opt }, path);
+                    TNI_TRY(add_param(list, opt, &opt->param[i], id++, steps));
+        TNI_TRY(write_plan(&(plan){ .function = __func__, .list = list, .opt = opt }, path));
     }
-    return status;
+    return TN_OK;
 }

@@ -111,7 +111,6 @@ static tn_status read_header(tni_zip *zip, const end *e, size_t *at, tni_zip_ent
         return bad(zip, "an entry's name has %zu bytes: want 1 to %d", length, TNI_ZIP_NAME_LIMIT);
     if (length + extra > left - HEADER || tni_little(h + 32, 2) != 0 || tni_little(h + 34, 2) != 0)
         return bad(zip, "the directory is damaged at entry %d", zip->n);
-    entry->crc = (uint32_t)tni_little(h + 16, 4);
     char *name = memmove(h + HEADER - 1, h + HEADER, length); /* room for a zero */
     name[length] = 0;
     if (strlen(name) != length) return bad(zip, "%.64s: a zero byte in an entry's name", name);
@@ -119,27 +118,26 @@ static tn_status read_header(tni_zip *zip, const end *e, size_t *at, tni_zip_ent
     if (method != 0 && method != 8)
         return bad(zip, "%.64s: is compressed by method %d: want stored or deflated entries", name,
                    (int)method);
-    entry->deflated = method == 8;
-    if (flags & ~UINT64_C(0x0808) & ~(entry->deflated ? UINT64_C(6) : 0))
+    const bool deflated = method == 8;
+    if (flags & ~UINT64_C(0x0808) & ~(deflated ? UINT64_C(6) : 0))
         return bad(zip, "%.64s: unknown flags %#llx", name, (unsigned long long)flags);
     uint64_t *large[] = { &nbytes, &compressed, &header };
     TNI_TRY(read_extra(zip, name, h + HEADER + length, extra, large, 3));
-    if (nbytes != compressed && !entry->deflated)
+    if (nbytes != compressed && !deflated)
         return bad(zip, "%.64s: %" PRIu64 " bytes stored as %" PRIu64, name, nbytes, compressed);
     if (header > e->at || compressed > e->at || compressed > e->at - header)
         return bad(zip, "%.64s: %" PRIu64 " bytes at %" PRIu64 ": the directory begins at %" PRIu64,
                    name, compressed, header, e->at);
     const uint64_t most = (uint64_t)tni_inflated_limit(zip->in.size);
-    if (entry->deflated &&
+    if (deflated &&
         (nbytes > most || (zip->inflated += nbytes) > most || nbytes / DEFLATE_RATIO > compressed))
         return bad(zip,
                    "%.64s: %" PRIu64 " bytes deflated to %" PRIu64 ": at most %" PRIu64
                    " are inflated in all (tn_set_file_limits), and %d from 1",
                    name, nbytes, compressed, most, DEFLATE_RATIO);
-    entry->name = name;
-    entry->header = (int64_t)header;
-    entry->stored = (int64_t)compressed;
-    entry->nbytes = (int64_t)nbytes;
+    *entry = (tni_zip_entry){ .name = name, .header = (int64_t)header, .deflated = deflated };
+    entry->stored = (int64_t)compressed, entry->nbytes = (int64_t)nbytes;
+    entry->crc = (uint32_t)tni_little(h + 16, 4);
     *at += HEADER + length + extra;
     return TN_OK;
 }
@@ -265,11 +263,6 @@ tn_status tni_zip_open(tni_zip *zip, const char *function, const char *path, int
     return status;
 }
 
-const tni_zip_entry *tni_zip_find(const tni_zip *zip, const char *name)
-{
-    return tni_map_get(&zip->names, name);
-}
-
 static tn_status inflate_entry(const tni_zip *zip, const tni_zip_entry *entry, void *data)
 {
     const size_t n = (size_t)entry->stored;
@@ -369,14 +362,10 @@ static void put_zip64(tni_bytes *b, bool large, bool far, uint64_t nbytes, uint6
     if (far) PUT(b, { 8, at });
 }
 
-static void put_name(const tni_zip_writer *zip, tni_bytes *b, const char *name)
-{
-    tni_bytes_printf(b, "%s%s%s", zip->folder ? zip->folder : "", zip->folder ? "/" : "", name);
-}
-
 tn_status tni_zip_add(tni_zip_writer *zip, const char *name, const void *data, size_t nbytes)
 {
-    size_t length = (zip->folder ? strlen(zip->folder) + 1 : 0) + strlen(name);
+    const char *folder = zip->folder ? zip->folder : "", *slash = zip->folder ? "/" : "";
+    size_t length = strlen(folder) + strlen(slash) + strlen(name);
     bool large = is_large(zip, nbytes), far = is_large(zip, zip->at), zip64 = large || far;
     uint32_t crc = zip->file && nbytes ? tni_crc32(0, data, nbytes) : 0;
     tni_bytes *d = &zip->directory, b = { 0 };
@@ -384,7 +373,7 @@ tn_status tni_zip_add(tni_zip_writer *zip, const char *name, const void *data, s
     put_common(d, zip64, large, crc, nbytes, length);
     PUT(d, { 2, zip64 ? 4 + 16 * large + 8 * far : 0 }, /* then comment, disk, two attributes */
         { 2, 0 }, { 2, 0 }, { 2, 0 }, { 4, 0 }, { 4, far ? UINT32_MAX : zip->at });
-    put_name(zip, d, name);
+    tni_bytes_printf(d, "%s%s%s", folder, slash, name);
     put_zip64(d, large, far, nbytes, zip->at);
     zip->n++;
 
@@ -394,7 +383,7 @@ tn_status tni_zip_add(tni_zip_writer *zip, const char *name, const void *data, s
     PUT(&b, { 4, 0x04034b50 });
     put_common(&b, large, large, crc, nbytes, length);
     PUT(&b, { 2, (large ? 20 : 0) + header + padding });
-    put_name(zip, &b, name);
+    tni_bytes_printf(&b, "%s%s%s", folder, slash, name);
     put_zip64(&b, large, false, nbytes, 0);
     if (header) PUT(&b, { 2, 0x4246 }, { 2, padding }); /* "FB", as PyTorch marks its padding */
     for (size_t i = 0; i < padding; i++) PUT(&b, { 1, 'Z' });

@@ -71,8 +71,6 @@ typedef struct tni_zip {
  * bytes of directory. On failure nothing is left open. */
 tn_status tni_zip_open(tni_zip *zip, const char *function, const char *path, int64_t max_entries,
                        int64_t max_directory);
-/* The entry of a name, NULL without a message. */
-const tni_zip_entry *tni_zip_find(const tni_zip *zip, const char *name);
 /* Reads an entry's data, inflated, and checks its checksum, if any; data NULL: only that. */
 tn_status tni_zip_read(const tni_zip *zip, const tni_zip_entry *entry, void *data);
 void tni_zip_close(tni_zip *zip);

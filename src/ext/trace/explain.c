@@ -110,7 +110,7 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
 {
     TNI_C_NUMBERS;
     TNI_SCOPES_STAY;
-    if (!file) return tni_stream_given(f, file);
+    if (!file) return tni_null(f, "the file", "an open one");
     if (!loss || tni_none(loss) || tni_is_buried(loss)) return tni_poison(f, "loss");
     TNI_TRY(tni_trace_may_begin(f, options.model));
     tn_trace *tr = tni_trace_start(

@@ -3,7 +3,6 @@
  * has nine digits, more than an f32 has; of a tensor in a page, which shows four, seven.
  */
 #include "installed.h"
-#include "io/json.h"
 #include "ext/trace/words.h"
 
 /* ---- templates ------------------------------------------------------------------------------- */

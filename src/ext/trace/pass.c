@@ -117,7 +117,7 @@ static void begins(tni_watcher *self, const tni_pass *pass)
     for (size_t k = 0; k < pass->ready.n; k++) /* the seeds */
         for (int i = 0; i < pass->ready.heap[k]->n_out; i++)
             if (pass->ready.heap[k]->pending[i]) add(tr, pass->ready.heap[k], i, NULL);
-    if (!p->outer) tni_record_registered(tr, true);
+    if (!p->outer) tni_record_registered(tr, TNI_FORWARD);
     if (tr->failed == TN_OK) note_loss(tr, pass);
 }
 

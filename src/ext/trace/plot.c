@@ -6,7 +6,6 @@
  * larger file and no spike is lost. Points that are not finite break the line.
  */
 #include "ext/trace/words.h"
-#include "io/io.h"
 
 enum { WIDTH = 860, HEIGHT = 520, LEFT = 78, RIGHT = 24, TOP = 52, BOTTOM = 58, MANY = 2000 };
 

@@ -1,6 +1,4 @@
-/*
- * record.c - what forward does: tensors that ops read, nodes, calls of modules, writes.
- */
+/* record.c - what forward does: tensors that ops read, nodes, calls of modules, writes. */
 #include "ext/trace/record.h"
 
 tn_trace *tni_record_begin(tni_watcher *self)
@@ -93,7 +91,7 @@ tni_log_tensor *tni_record_tensor(tn_trace *tr, const tn_tensor *t)
                    *of = tni_map_get(&tr->storages, t->storage);
     if (!noted && !of && tr->model && (t->is_parameter || t->is_buffer)) {
         /* added to the model since the last look? */
-        tni_record_registered(tr, false);
+        tni_record_registered(tr, TNI_NEVER);
         noted = tni_map_get(&tr->known, t);
         of = tni_map_get(&tr->storages, t->storage);
     }
@@ -213,12 +211,11 @@ tni_log_node *tni_record_node(tn_trace *tr, const tni_node *node, const tni_call
     const tni_log_op *op = op_of(tr, node->op);
     n = TNI_NEW(&tr->now, nodes);
     if (!n) return NULL;
-    *n = (tni_log_node){ .sequence = node->sequence, .op = op, .n_in = node->n_in };
-    n->n_out = node->n_out;
+    *n = (tni_log_node){ .sequence = node->sequence, .op = op, .constants = node->op->constants };
+    n->n_in = node->n_in, n->n_out = node->n_out;
     n->in = tni_arena_alloc(a, (size_t)node->n_in * sizeof *n->in);
     n->out = tni_arena_alloc(a, (size_t)node->n_out * sizeof *n->out);
     if (!n->in || !n->out) return NULL;
-    n->constants = node->op->constants;
     if (n->constants)
         memcpy(n->constant, (const char *)node->args + node->op->constants_at,
                (strchr(n->constants, ' ') ? 2 : 1) * sizeof *n->constant);
@@ -237,9 +234,9 @@ tni_log_node *tni_record_node(tn_trace *tr, const tni_node *node, const tni_call
     for (int i = 0; i < node->n_out; i++) {
         bool plain = node->op->plain && node->op->plain[i];
         const tn_tensor *t = c ? c->out[i] : i == 0 ? node->y.alias : NULL;
-        n->out[i].dtype = node->out[i].dtype;
-        n->out[i].shape = node->out[i].shape;
-        n->out[i].gradient = tn_dtype_is_float(node->out[i].dtype) && !plain;
+        n->out[i] = (tni_log_out){ .dtype = node->out[i].dtype,
+                                   .shape = node->out[i].shape,
+                                   .gradient = tn_dtype_is_float(node->out[i].dtype) && !plain };
         if (t) tni_record_numbers(tr, &n->out[i].value, t);
     }
     if (node->y.alias) note_saved(tr, n, TNI_SAVED_OUT, 0, node->y.alias);

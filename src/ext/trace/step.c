@@ -40,20 +40,17 @@ static void note_grad(tn_trace *tr, const tn_tensor *leaf, tni_numbers *v)
     if (grad && !v->known) tni_record_numbers(tr, v, grad);
 }
 
-typedef enum moment { NEVER, START, FORWARD, STEP } moment;
-
-static void note_entry(tn_trace *tr, tni_log_entry *line, const tn_tensor *t, moment now)
+static void note_entry(tn_trace *tr, tni_log_entry *line, const tn_tensor *t, tni_moment now)
 {
     tni_numbers *const to[] = { NULL, &line->start, &line->forward, &line->step };
     tni_record_numbers(tr, to[now], t);
-    if (now == STEP) note_grad(tr, t, &line->grad);
-    if (now != FORWARD) return;
+    if (now == TNI_STEP) note_grad(tr, t, &line->grad);
+    if (now != TNI_FORWARD) return;
     line->early |= line->late;
     line->late = 0;
 }
 
-/* Notes (unless never) what each parameter and buffer that the model has by now holds. */
-static void each_entry(tn_trace *tr, moment now)
+void tni_record_registered(tn_trace *tr, tni_moment now)
 {
     if (!tr->model || tr->failed != TN_OK) return;
     tni_map_free(&tr->storages);
@@ -63,17 +60,12 @@ static void each_entry(tn_trace *tr, moment now)
     for (int k = 0; k < 2; k++)
         for (int i = 0; tr->failed == TN_OK && i < list[k]->n; i++) {
             const tni_log_tensor *t = register_entry(tr, &list[k]->entry[i]);
-            if (!t || now == NEVER) continue;
+            if (!t || now == TNI_NEVER) continue;
             tni_log_entry *line = tni_log_line(&tr->now, t);
             if (!line && (line = TNI_NEW(&tr->now, ledger))) line->tensor = t;
             if (line) note_entry(tr, line, list[k]->entry[i].tensor, now);
         }
     tn_scope_end(scope);
-}
-
-void tni_record_registered(tn_trace *tr, bool forward)
-{
-    each_entry(tr, forward ? FORWARD : NEVER);
 }
 
 void tni_record_written(tn_trace *tr, const tni_log_tensor *tensor, unsigned by)
@@ -113,7 +105,7 @@ void tni_record_open(tn_trace *tr)
     tni_record_close(tr);
     tr->over = false;
     tr->now.open = true;
-    each_entry(tr, tr->late ? NEVER : START);
+    tni_record_registered(tr, tr->late ? TNI_NEVER : TNI_START);
 }
 
 static int by_sequence(const void *a, const void *b)
@@ -163,7 +155,7 @@ void tni_record_close(tn_trace *tr)
     tni_log_step *s = &tr->now;
     tni_log *log = &tr->log;
     if (s->n_passes || s->n_updates) {
-        if (!s->stepped) each_entry(tr, STEP);
+        if (!s->stepped) tni_record_registered(tr, TNI_STEP);
         sort_nodes(s);
         drop_sites(s);
         sort_calls(s);
@@ -218,7 +210,7 @@ static void stepped(tni_watcher *self, tn_optim *opt)
     for (int i = 0; k < s->n_updates && i < opt->n; i++)
         if (s->updates[k]->tensor == tni_map_get(&tr->known, opt->param[i].tensor))
             tni_record_numbers(tr, &s->updates[k++]->after, opt->param[i].tensor);
-    each_entry(tr, STEP);
+    tni_record_registered(tr, TNI_STEP);
 }
 
 static void clipped(tni_watcher *self, double norm, double limit, double factor)

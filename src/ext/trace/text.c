@@ -49,8 +49,7 @@ static void say_op(const tni_words *w, const tni_log_node *n)
 static void say_hooks(const tni_words *w, const tni_log_hooks *hooks, const char *name,
                       const tn_shape *shape)
 {
-    for (size_t k = 0; k < hooks->n_hook; k++) {
-        const tni_log_hook *h = &hooks->hook[k];
+    for (const tni_log_hook *h = hooks->hook; h && h < hooks->hook + hooks->n_hook; h++) {
         fprintf(w->file, "\n    hook %d of %d", h->number, h->of);
         if (tni_numbers_differ(&h->before, &h->after))
             fprintf(w->file, "%s%s", tni_numbers_phrase(": ", name, &h->before, NULL).s,
@@ -192,8 +191,7 @@ static void say_others(const tni_words *w, const tni_log_node *n)
     const tni_log_call *c = n->call;
     for (size_t k = (size_t)n->id + 1; c && k < w->step->n_nodes; k++)
         if (w->step->nodes[k]->call == c) c = NULL;
-    for (int i = 0; i < n->n_in; i++) {
-        const tni_log_in *in = &n->in[i];
+    for (const tni_log_in *in = n->in; in < n->in + n->n_in; in++) {
         if (in->gradient || !in->tensor) continue;
         bool written = false;
         for (size_t k = 0; c && k < c->n_writes; k++) written |= c->writes[k] == in->tensor;
@@ -213,8 +211,7 @@ static void say_freed(const tni_words *w, const tni_log_back *b)
     const tni_log_node *n = b->node;
     const char *before = b->freed ? "  freed" : "  keeps";
     bool said = false;
-    for (size_t k = 0; k < n->n_kept; k++) {
-        const tni_log_saved *kept = &n->kept[k];
+    for (const tni_log_saved *kept = n->kept; kept && kept < n->kept + n->n_kept; kept++) {
         if (kept->what == TNI_SAVED_RECOMPUTED) continue;
         fprintf(w->file, "%s %s %zu B", said ? "," : before, tni_log_kept(n, kept).s, kept->bytes);
         said = true;

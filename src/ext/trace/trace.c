@@ -1,6 +1,4 @@
-/*
- * trace.c - beginning and ending an account.
- */
+/* trace.c - beginning and ending an account. */
 #include "base/lines.h"
 #include "ext/trace/record.h"
 
@@ -36,10 +34,8 @@ tn_trace *tni_trace_start(tn_trace_options o, bool late)
     tn_trace *tr = tni_calloc(sizeof *tr);
     tni_calls_skip((const void *)(uintptr_t)tni_trace_start); /* lines are the program's */
     if (!tr) return NULL;
-    tr->late = late;
+    *tr = (tn_trace){ .late = late, .mode = true, .values = o.values ? o.values : 64 };
     tr->names.names = true;
-    tr->values = o.values ? o.values : 64;
-    tr->mode = true;
     tr->log.arena.failed = &tr->failed;
     if (!late && tr->values > 0)
         tr->pictures = (tni_pictures){ .room = PICTURE_ROOM, .arena = &tr->log.arena };
@@ -124,7 +120,7 @@ void tn_trace_free(tn_trace *tr)
 
 tn_status tni_trace_writable(const char *function, const FILE *file, const tn_trace *tr)
 {
-    if (!file) return tni_stream_given(function, file);
+    if (!file) return tni_null(function, "the file", "an open one");
     if (!tr) return tni_poison(function, "trace");
     if (!tr->running) return TN_OK;
     return tni_error(TN_E_STATE, "%s: the trace has not ended: want tn_trace_end first", function);

@@ -26,10 +26,9 @@ const sourceName = (g, from) => (typeof from === 'string' ? tensorName(g.trace.b
 const linkToSource = (g, from) => linkTo(keyOf(from), sourceName(g, from));
 
 /* One tensor in a card: what it is, a line with its numbers, more, and the grid. */
-function entry(head, value, shape, what, more, mark) {
-    return make('li', make('div.entry', head), valueLine(value, shape), more,
+const entry = (head, value, shape, what, more, mark) =>
+    make('li', make('div.entry', head), valueLine(value, shape), more,
         grid(value, shape, what, mark));
-}
 
 /* Of rows of cells, with heads if given. */
 function table(caption, rows, head) {
@@ -100,10 +99,8 @@ function sumNote(g, incoming, shape) {
 }
 
 /* "hook 1 of 2: 0.5 → 0.25" */
-function hookNotes(hooks, shape) {
-    return hooks?.map((h) => note(`hook ${h.number} of ${h.of}: `, sameNumbers(h.before, h.after)
-        ? 'leaves it as it is' : changeTags(h.before, h.after, shape)));
-}
+const hookNotes = (hooks, shape) => hooks?.map((h) => note(`hook ${h.number} of ${h.of}: `,
+    sameNumbers(h.before, h.after) ? 'leaves it as it is' : changeTags(h.before, h.after, shape)));
 
 /* "averaged over 4 ranks: 0.31 → 0.28" */
 function averageNote(g, pass, tensor, shape) {
@@ -260,11 +257,10 @@ function clipText({ norm, limit, factor }) {
         : `clipping multiplies each by ${digits(limit)} / ${digits(norm)} = ${digits(factor)}.`);
 }
 
-function clipCard(g) {
-    return changesCard(g, 'Clipping', clipText(g.step.clip), g.step.ledger.filter((x) => x.grad),
+const clipCard = (g) =>
+    changesCard(g, 'Clipping', clipText(g.step.clip), g.step.ledger.filter((x) => x.grad),
         ({ tensor, grad }, shape) => [grad, ['before clipping ',
             numberTag(gradientsOf(g, tensor, Infinity).pop()?.value, shape)]]);
-}
 
 /* What happened in a step, in a few sentences. */
 function storyOf(step) {

@@ -52,9 +52,8 @@ const sameNumbers = (a, b) => a?.hash === b?.hash;
 /* ---- numbers and words ----------------------------------------------------------------------- */
 
 /* That many digits, with a true minus sign. */
-function digits(x, many = 4) {
-    return !isThere(x) ? '–' : Object.is(x, -0) ? '−0' : rounded(x, many);
-}
+const digits = (x, many = 4) =>
+    (!isThere(x) ? '–' : Object.is(x, -0) ? '−0' : rounded(x, many));
 
 const plural = (n, word) => `${n} ${word}${n === 1 ? '' : 's'}`;
 const shapeText = (shape) => `[${shape.join(',')}]`;

@@ -1,6 +1,4 @@
-/*
- * elements.js - elements, numbers, tabs and colours, for this page and the live one (page/).
- */
+/* elements.js - elements, numbers, tabs and colours, for this page and the live one (page/). */
 'use strict';
 
 const SVG = 'http://www.w3.org/2000/svg';

@@ -191,10 +191,8 @@ function addItem(item) {
 }
 
 /* The largest number of shares that were added for an op in one pass. */
-function sharesInto(g, id) {
-    return Math.max(0, ...g.backwardOf.get(id).flatMap((k) =>
-        g.step.backward[k].incoming.map((x) => x.sum.length)));
-}
+const sharesInto = (g, id) => Math.max(0, ...g.backwardOf.get(id).flatMap((k) =>
+    g.step.backward[k].incoming.map((x) => x.sum.length)));
 
 function findingsIn(g, item) {
     if (item.node) return g.findings.get(item.node.id);

@@ -1,6 +1,4 @@
-/*
- * ledger.js - the state ledger: every registered tensor, who may move it and who did.
- */
+/* ledger.js - the state ledger: every registered tensor, who may move it and who did. */
 
 const LEDGER_MOST = 400; /* rows; the search finds the rest */
 

@@ -1,6 +1,4 @@
-/*
- * player.js - moves over the positions: buttons, keys, playing, links; the search; the start.
- */
+/* player.js - moves over the positions: buttons, keys, playing, links; the search; the start. */
 
 /* ---- where we are ---------------------------------------------------------------------------- */
 

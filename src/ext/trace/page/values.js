@@ -1,6 +1,4 @@
-/*
- * values.js - formulas, and the numbers of a tensor, as elements of a card.
- */
+/* values.js - formulas, and the numbers of a tensor, as elements of a card. */
 
 /* ---- formulas -------------------------------------------------------------------------------- */
 
