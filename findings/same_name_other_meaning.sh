@@ -3,8 +3,9 @@
 # (PyTorch 2.15.0, Keras 3.15.1 on JAX 0.10.2, Paddle 3.3.1, flax 0.12.8 with optax 0.2.8, MLX 0.32.4, CPU)
 #
 # Asked: where does one name mean two things, and what is it that each package computes?
-# Seen: the lines at the end, which this script compares with what it measures. The order of a GRU's and an LSTM's gates is
-# not here: examples/interop/recipes.py trains 20 steps in each package and in tenon.
+# Seen: the lines at the end, which this script compares with what it measures. tinygrad, ONNX and
+# the order of a GRU's and an LSTM's gates have scripts of their own (same_name_tinygrad.sh, same_name_onnx.sh,
+# order_of_gates.sh), and examples/interop/recipes.py trains 20 steps in each package and in tenon.
 set -euo pipefail
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
