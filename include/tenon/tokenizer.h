@@ -9,7 +9,8 @@
  *     tn_ids_free(&ids), tn_chars_free(&text), tn_tokenizer_free(t);
  *
  * Read      tokenizer.json of byte-level BPE: GPT-2, Llama 3, Qwen, SmolLM, DeepSeek; of WordPiece:
- *           BERT, MiniLM. What it asks for and this list does not name is an error that names it
+ *           BERT, MiniLM. What it asks for and this list does not name is an error that names it.
+ *           vocab.json with merges.txt; tiktoken's files
  * Normal    NFC, BertNormalizer
  * Split     Split by a Regex (Isolated), Digits, ByteLevel at the end, Sequence; BertPreTokenizer
  * Around    TemplateProcessing (of one text), BertProcessing, ByteLevel, Sequence
@@ -56,8 +57,11 @@ TN_API void tn_chars_free(tn_chars *chars); /* frees the text, which is empty th
 /**
  * Reads a tokenizer.
  *
- * path     a tokenizer.json, or the folder with it; a tokenizer_config.json beside it names bos,
- *          eos and pad
+ * path     a tokenizer.json; a vocab.json with its merges.txt (tokenizer_class GPT2Tokenizer or
+ *          Qwen2Tokenizer, and the added tokens that added_tokens.json, special_tokens_map.json or
+ *          tokenizer_config.json name); ranks of tiktoken as the next function has them, in a file
+ *          NAME.tiktoken or tokenizer.model (Llama 3's); or a folder with one of them, which are
+ *          looked for in this order. A tokenizer_config.json beside it names bos, eos and pad
  * Errors   NULL: TN_E_IO; TN_E_FORMAT: not JSON, ids that are doubled or far beyond the number of
  *          tokens, a merge of tokens that are not there; TN_E_UNSUPPORTED names what is not done
  *          here: a model, a part, a dropout, a regular expression that means something else in
@@ -66,10 +70,30 @@ TN_API void tn_chars_free(tn_chars *chars); /* frees the text, which is empty th
  */
 TN_API tn_tokenizer *tn_tokenizer_load(const char *path);
 
+/** How words and special tokens of tiktoken's ranks are found. zero fields: as the name of the file
+ *  says, NAME.tiktoken or Llama 3's tokenizer.model. */
+typedef struct tn_tiktoken_options {
+    const char *encoding;       /* gpt2, cl100k_base, o200k_base or llama3 */
+    const char *pattern;        /* a regular expression in place of its */
+    const char *const *special; /* n_special special tokens in place of its */
+    const int64_t *special_ids; /* and their ids; NULL: what follows the largest rank */
+    int64_t n_special;
+} tn_tiktoken_options;
+
+/**
+ * Reads a tokenizer of tiktoken, a file with a line for each token: its bytes in base64, a space
+ * and its rank, which is its id. Saved, it is a tokenizer.json with merges.
+ *
+ * Errors   NULL: TN_E_INVALID: no such encoding; those of tn_tokenizer_load
+ * Owner    yours: tn_tokenizer_free
+ */
+TN_API tn_tokenizer *tn_tokenizer_load_tiktoken(const char *path, tn_tiktoken_options options);
+
 /** Frees it; NULL is ignored. No other thread may use it any more. */
 TN_API void tn_tokenizer_free(tn_tokenizer *t);
 
-/** Writes the tokenizer.json that t was read from; the file is replaced whole or not at all.
+/** Writes the tokenizer.json that t was read from, or that says the same as the files that it was
+ *  read from; the file is replaced whole or not at all.
  *  Errors: TN_E_IO; t or path NULL. */
 TN_API TN_MUST_USE tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *path);
 

@@ -75,8 +75,7 @@ struct tn_tokenizer {
     int64_t longest;      /* characters of a word that is not unknown */
     tn_ids before, after; /* around a text */
     int64_t bos, eos, pad;
-    char *file; /* the tokenizer.json that says all this */
-    size_t n_file;
+    tni_bytes file; /* the tokenizer.json that says all this */
     pthread_mutex_t lock;
     tni_work *idle; /* not in use */
 };
@@ -112,6 +111,7 @@ void tni_work_give(tni_work *w);
 /* ---- parts. Those that return a bool give false with a message ------------------------------- */
 
 /* tokenizer.c */
+tn_tokenizer *tni_tokenizer_new(void);
 bool tni_ids_add(tn_ids *ids, const int32_t *id, size_t n);
 /* vocabulary.c */
 uint64_t tni_word_hash(uint64_t seed, const char *text, size_t n);
@@ -122,8 +122,27 @@ bool tni_token_put(tn_tokenizer *t, tni_words *words, int32_t id); /* false: its
 bool tni_tokens_index(tn_tokenizer *t, size_t more); /* all; `more` will be added by text */
 /* A hash table for n items of `size` bytes: all bits are set, which marks free places. */
 void *tni_table(size_t n, size_t size, size_t *capacity);
+/* A tokenizer.json of byte-level BPE that is made; name: for messages. */
+typedef struct tni_layout {
+    const char *name, *pattern;     /* of words; NULL: GPT-2's */
+    bool compose, prefix, whole;    /* NFC; a space in front; ignore_merges */
+    tni_bytes added, vocab, merges; /* without their brackets */
+} tni_layout;
+/* A token, with the flags that m says, NULL: none; special as given. */
+bool tni_layout_added(tni_layout *l, int64_t id, const char *text, const tni_json_node *m,
+                      bool special);
+void tni_layout_word(tni_layout *l, int64_t id, const char *bytes, size_t n);
+bool tni_layout_merge(tni_bytes *merges, const char *left,
+                      const char *right); /* false: not UTF-8 */
+bool tni_layout_read(tn_tokenizer *t, tni_layout *l,
+                     bool ok); /* as a tokenizer, if ok; frees all */
 /* tokenizer_read.c: a tokenizer.json, which is destroyed; name: for messages */
 bool tni_tokenizer_read(tn_tokenizer *t, const char *name, tni_bytes *json);
+void tni_letters(tni_bytes *to, const char *bytes, size_t n); /* in JSON */
+/* layouts.c */
+/* Of a vocab.json, and merges.txt and other files in its folder, n bytes of the path. */
+bool tni_vocab_read(tn_tokenizer *t, const char *path, size_t n);
+bool tni_ranks_read(tn_tokenizer *t, const char *path, const tn_tiktoken_options *o);
 /* added.c */
 bool tni_trie_add(tni_trie *trie, const char *text, size_t n, int32_t id);
 void tni_trie_free(tni_trie *trie);

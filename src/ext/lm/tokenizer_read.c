@@ -370,10 +370,8 @@ bool tni_tokenizer_read(tn_tokenizer *t, const char *name, tni_bytes *json)
 {
     reading r = { .t = t, .name = name };
     tni_json_tree tree = { 0 };
-    t->n_file = json->n;
-    t->file = tni_alloc(json->n);
-    if (t->file && json->n) memcpy(t->file, json->data, json->n);
-    bool ok = t->file && tni_lm_tree("tokenizer", name, json, &tree) == TN_OK;
+    tni_bytes_add(&t->file, json->data, json->n);
+    bool ok = !t->file.failed && tni_lm_tree("tokenizer", name, json, &tree) == TN_OK;
     ok = ok && read_root(&r, tree.node);
     tni_json_tree_free(&tree);
     return ok;
