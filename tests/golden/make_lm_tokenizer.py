@@ -96,6 +96,34 @@ def write_ranks(byte, texts):
     write_bin("ranks/ids", ((t, ids, ids, encoding.decode([i for i in ids if i < len(ranks)])) for t, ids in all_ids))
 
 
+def write_marked(texts, training):
+    """U+2581 for spaces, and bytes for characters without a token: as Llama 2 does it with a normalizer, where no token
+    goes over the end of a word; and by Metaspace, where some do."""
+    special = ["<unk>", "<s>", "</s>"]
+    spelt = [f"<0x{b:02X}>" for b in range(256)]
+    for name, words in ("llama", True), ("meta", False):
+        trained = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+        trained.normalizer = normalizers.Replace(" ", "\u2581")
+        if words:
+            trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+        trained.train_from_iterator(training, trainers.BpeTrainer(
+            vocab_size=450, limit_alphabet=60, special_tokens=special + spelt, show_progress=False))
+        parts = json.loads(trained.to_str())
+        parts["added_tokens"] = parts["added_tokens"][:3]
+        parts["normalizer"] = parts["pre_tokenizer"] = None
+        marked = Tokenizer.from_str(json.dumps(parts))
+        if words:
+            marked.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+        else:
+            marked.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+        marked.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
+                                            decoders.Strip(" ", 1, 0)])
+        marked.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+        marked.add_tokens([AddedToken("[M]", normalized=False)])
+        os.makedirs(os.path.join(HERE, f"tokenizer_{name}"), exist_ok=True)
+        write(f"{name}/tokenizer", marked, [t + rest for t, rest in zip(texts, 5 * ["", "</s> x", "<0x41>", " [M] ", "\u2581a"])] + texts)
+
+
 def letters_of_bytes():
     """ByteLevel's letters, in the order of the bytes."""
     plain = [b for b in range(256) if 0x20 < b < 0x7f or 0xa0 < b and b != 0xad]
@@ -115,6 +143,7 @@ def main():
     write("byte", byte, texts)
     write_gpt2(byte, texts)
     write_ranks(byte, texts)
+    write_marked(texts[:60], training)
 
     qwen = Tokenizer.from_str(byte.to_str())
     qwen.normalizer = normalizers.NFC()

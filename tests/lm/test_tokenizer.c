@@ -496,6 +496,86 @@ START_TEST(ranks_refused)
 }
 END_TEST
 
+/* ---- U+2581 for spaces ----------------------------------------------------------------------- */
+
+START_TEST(marked)
+{
+    check_golden("llama/tokenizer.bin", load("llama"));
+    check_golden("meta/tokenizer.bin", load("meta"));
+}
+END_TEST
+
+/* A run of bytes waits for its end; if it is no text, it is U+FFFD for each byte. */
+START_TEST(bytes_that_are_spelt)
+{
+    tn_tokenizer *t = load("llama");
+    const char *names[] = { "<0xE4>", "<0xB8>", "<0xAD>", "a", "<0xE4>", "<0x41>", "<0x20>" };
+    const char *want[] = { "", "", "", "\u4e2da", "", "", "" };
+    tn_token_stream *s = tn_token_stream_new(t, (tn_decode_options){ 0 });
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 7; i++)
+            ck_assert_str_eq(tn_token_stream_add(s, tn_tokenizer_id(t, names[i])), want[i]);
+        ck_assert_str_eq(tn_token_stream_end(s), "\ufffd\ufffd\ufffd");
+    }
+    ck_assert_str_eq(tn_token_stream_add(s, tn_tokenizer_id(t, "<0x20>")), "");
+    ck_assert_str_eq(tn_token_stream_add(s, tn_tokenizer_id(t, "a")), "a"); /* without its space */
+    tn_token_stream_free(s);
+}
+END_TEST
+
+#define MARKED_BPE                                                                                 \
+    "\"model\": {\"type\": \"BPE\", \"unk_token\": \"u\", \"fuse_unk\": %s, \"byte_fallback\": "   \
+    "true, "                                                                                       \
+    "\"ignore_merges\": %s, \"vocab\": {\"u\": 0, \"a\": 1, \"\u2581\": 2, \"<0xC3>\": 3, "        \
+    "\"<0xA9>\": 4, "                                                                              \
+    "\"aa\": 5}, \"merges\": []}}"
+#define TO_MARKS                                                                                   \
+    "{\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"\u2581\"}"
+#define FROM_MARKS                                                                                 \
+    "\"decoder\": {\"type\": \"Replace\", \"pattern\": {\"String\": \"\u2581\"}, \"content\": \" " \
+    "\"}, "
+
+START_TEST(unknown_and_whole)
+{
+    char json[1000];
+    const tn_encode_options o = { 0 };
+    snprintf(json, sizeof json, "{\"normalizer\": " TO_MARKS ", " FROM_MARKS MARKED_BPE, "true",
+             "false");
+    assert_encoded(kept(load_text(json)), "aa \u00e9xyz", o, 1, 1, 2, 3, 4, 0);
+    snprintf(json, sizeof json, "{\"normalizer\": " TO_MARKS ", " FROM_MARKS MARKED_BPE, "false",
+             "true");
+    tn_tokenizer *t = kept(load_text(json));
+    assert_encoded(t, "aaxy", o, 1, 1, 0, 0);
+    assert_encoded(t, "aa", o, 5);
+    static const struct {
+        const char *head, *error;
+    } bad[] = {
+        { "{\"normalizer\": " TO_MARKS ", ", "without a decoder" },
+        { "{\"normalizer\": {\"type\": \"Prepend\", \"prepend\": \"\u2581\"}, " BYTES,
+          "Prepend without Replace" },
+        { "{\"normalizer\": {\"type\": \"Prepend\", \"prepend\": \"_\"}, ",
+          "the normalizer Prepend" },
+        { "{\"normalizer\": " TO_MARKS ", " BYTES FROM_MARKS, "with other pre-tokenizers" },
+        { "{\"normalizer\": " TO_MARKS ", \"decoder\": {\"type\": \"ByteLevel\"}, ",
+          "the decoder ByteLevel, as it stands here" },
+        { "{\"normalizer\": " TO_MARKS
+          ", \"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": "
+          "\"Fuse\"}, {\"type\": \"ByteFallback\"}]}, ",
+          "the decoder ByteFallback, as it" },
+        { "{\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"_\"}, " FROM_MARKS,
+          "Metaspace with _" },
+        { "{\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"\u2581\", "
+          "\"prepend_scheme\": "
+          "\"odd\"}, " FROM_MARKS,
+          "odd" },
+    };
+    for (int i = 0; i < COUNT(bad); i++) {
+        snprintf(json, sizeof json, "%s" MARKED_BPE, bad[i].head, "true", "true");
+        assert_null(load_text(json), TN_E_UNSUPPORTED, bad[i].error);
+    }
+}
+END_TEST
+
 /* ---- long words ------------------------------------------------------------------------------ */
 
 /* Merges in the order of their ranks: two tokens and what they make. */
@@ -812,6 +892,7 @@ START_TEST(memory_runs_out)
     ck_assert_int_gt(scarce_sweep_warm(load_and_use, NULL, (void *)"qwen.json"), 10);
     ck_assert_int_gt(scarce_sweep_warm(load_and_use, NULL, (void *)"piece.json"), 10);
     ck_assert_int_gt(scarce_sweep_warm(load_and_use, NULL, (void *)"gpt2"), 10);
+    ck_assert_int_gt(scarce_sweep_warm(load_and_use, NULL, (void *)"meta"), 10);
     ck_assert_int_gt(scarce_sweep_warm(load_and_use, NULL, (void *)"ranks/ranks.tiktoken"), 10);
 }
 END_TEST
@@ -822,9 +903,10 @@ Suite *test_suite(void)
     TCase *t = file_case(suite, "tokenizer");
     add_tests(t, as_the_package, what_it_has, with_and_without_what_is_around,
               bytes_that_are_no_text, pieces, vocab_and_merges, vocab_and_merges_of_qwen,
-              vocab_and_merges_of_gpt2, ranks, encodings, ranks_refused, marks_in_a_row,
-              words_of_any_length, a_word_of_a_megabyte, refused, a_pattern_that_explodes,
-              damaged_files, damaged_layouts, threads);
+              vocab_and_merges_of_gpt2, ranks, encodings, ranks_refused, marked,
+              bytes_that_are_spelt, unknown_and_whole, marks_in_a_row, words_of_any_length,
+              a_word_of_a_megabyte, refused, a_pattern_that_explodes, damaged_files,
+              damaged_layouts, threads);
     add_tests(scarce_case(suite, "memory"), memory_runs_out);
     return suite;
 }

@@ -20,12 +20,21 @@ enum { TNI_STAGES = 24, TNI_NO_ID = -1, TNI_KNOWN = 1 << 15, TNI_LARGEST = 1 << 
  * space becomes spaces; ideographs get spaces around; NFC; NFD without its marks; lower case. */
 enum { TNI_CLEAN = 1, TNI_IDEOGRAPHS = 2, TNI_COMPOSE = 4, TNI_NO_ACCENTS = 8, TNI_LOWER = 16 };
 
+/* Or, of SentencePiece: a mark in front, and in place of each space. */
+#define TNI_MARK "\u2581"
+enum { TNI_PREPEND = 32, TNI_SPACES = 64 };
+/* The same by Metaspace, which puts a mark in front of nothing, the text, all between added tokens;
+ * and where a marked text is cut: nowhere, before each word, before each mark. */
+enum { TNI_NO_METASPACE, TNI_NEVER, TNI_FIRST, TNI_ALWAYS };
+enum { TNI_WHOLE, TNI_WORDS, TNI_MARKS };
+
 typedef struct tni_token {
     struct tni_span {
         uint32_t at, n; /* in texts */
     } text, bytes;      /* as the vocabulary has it; what it stands for */
     bool there;         /* false: no token has this id */
-    bool word;          /* its letters stand for bytes */
+    bool word;          /* of the model: found in a text; its letters stand for bytes */
+    bool spells;        /* a byte of a character, of a marked text */
     bool special;
 } tni_token;
 
@@ -68,6 +77,8 @@ struct tn_tokenizer {
     unsigned normal;               /* TNI_CLEAN ... */
     pcre2_code *split[TNI_STAGES]; /* finds words; NULL: puts a space in front of a text */
     size_t n_split;
+    bool marked, fallback, fuse, spells, strip; /* metaspace.c */
+    int metaspace, cut;
     bool pieces;          /* BERT's: words and ids of wordpiece.c */
     bool cleanup;         /* of spaces in decoded text */
     char prefix[32];      /* of tokens that continue a word */
@@ -93,8 +104,8 @@ struct tni_work {
     const tn_tokenizer *t;
     tni_work *next;
     tn_ids *out;
-    bool literal;
-    tni_known *known; /* TNI_KNOWN of them; NULL: none yet */
+    bool literal, first; /* first: what comes is at the beginning of the text */
+    tni_known *known;    /* TNI_KNOWN of them; NULL: none yet */
     tni_bytes normal, scratch;
     pcre2_match_data *match;
     pcre2_match_context *limits;
@@ -151,6 +162,13 @@ bool tni_normal_form(tni_work *w, const char **text, size_t *n);
 /* split.c */
 bool tni_split_words(tni_work *w, size_t stage, const char *text, size_t n);
 pcre2_code *tni_pattern(const char *name, const char *regex);
+/* metaspace.c */
+bool tni_mark_spaces(tni_bytes *to, const char **text, size_t *n, bool prepend);
+bool tni_marked_words(tni_work *w, const char *text, size_t n);
+int32_t tni_marked_token(const tn_tokenizer *t, const char *text, size_t n); /* of the model */
+size_t tni_marked_symbols(const tn_tokenizer *t, const char *word, size_t n, int32_t *symbol);
+void tni_marked_set(tn_tokenizer *t, tni_token *token, const char *text, size_t n); /* its bytes */
+bool tni_goes_on(const char *token); /* over the end of a word */
 /* wordpiece.c */
 bool tni_fold(tni_work *w, const char **text, size_t *n, unsigned how); /* not to compose */
 bool tni_bert_words(tni_work *w, const char *text, size_t n);

@@ -69,7 +69,7 @@ bool tni_tokens_index(tn_tokenizer *t, size_t more)
         if (!tni_token_put(t, &t->by_text, (int32_t)i))
             return tni_false(tni_error(TN_E_FORMAT, "tokenizer: the token \"%.60s\" is there twice",
                                        t->texts.data + t->token[i].text.at));
-        if (t->token[i].word) tni_token_put(t, &t->by_bytes, (int32_t)i);
+        if (t->token[i].word && !t->marked) tni_token_put(t, &t->by_bytes, (int32_t)i);
     }
     for (int b = 0; b < 256; b++) t->byte[b] = tni_find(t, &t->by_bytes, &(char){ (char)b }, 1);
     return true;
@@ -130,6 +130,7 @@ bool tni_token_set(tn_tokenizer *t, tni_token *token, const char *text)
     if (t->texts.n > UINT32_MAX / 2)
         return tni_false(tni_error(TN_E_FORMAT, "the tokens have more than 2 GiB"));
     token->there = true;
+    if (t->marked) return tni_marked_set(t, token, text, n), token->word = !t->texts.failed;
     token->word = t->pieces || letters_to_bytes(&t->texts, text, n);
     const uint32_t begin = at + n + 1;
     if (token->word && !t->pieces)
