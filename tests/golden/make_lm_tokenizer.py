@@ -124,6 +124,19 @@ def write_marked(texts, training):
         write(f"{name}/tokenizer", marked, [t + rest for t, rest in zip(texts, 5 * ["", "</s> x", "<0x41>", " [M] ", "\u2581a"])] + texts)
 
 
+def write_trained(text, texts):
+    os.makedirs(os.path.join(HERE, "tokenizer_trained"), exist_ok=True)
+    with open(os.path.join(HERE, "tokenizer_trained", "text.txt"), "w", newline="") as f:
+        f.write(text)
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trained.decoder = decoders.ByteLevel()
+    trained.train_from_iterator([text], trainers.BpeTrainer(
+        vocab_size=500, special_tokens=["<|end|>", "<pad>"], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    write("trained/tokenizer", trained, texts)
+
+
 def letters_of_bytes():
     """ByteLevel's letters, in the order of the bytes."""
     plain = [b for b in range(256) if 0x20 < b < 0x7f or 0xa0 < b and b != 0xad]
@@ -144,6 +157,7 @@ def main():
     write_gpt2(byte, texts)
     write_ranks(byte, texts)
     write_marked(texts[:60], training)
+    write_trained("".join(texts) + "banana bandana aaaa aaaaaaa\n" + " ".join(training[:8]), texts[:40])
 
     qwen = Tokenizer.from_str(byte.to_str())
     qwen.normalizer = normalizers.NFC()

@@ -576,6 +576,73 @@ START_TEST(unknown_and_whole)
 }
 END_TEST
 
+/* ---- training -------------------------------------------------------------------------------- */
+
+static tn_tokenizer *train(int64_t vocab_size, int64_t min_frequency)
+{
+    static const char *const special[] = { "<|end|>", "<pad>" };
+    size_t n;
+    char *text = owned(read_bytes(golden("trained/text.txt"), &n));
+    return tn_tokenizer_train(text, (int64_t)n,
+                              (tn_bpe_options){ .vocab_size = vocab_size,
+                                                .min_frequency = min_frequency,
+                                                .special = special,
+                                                .n_special = 2 });
+}
+
+START_TEST(trained)
+{
+    tn_tokenizer *t = kept(train(500, 0)), *want = load("trained");
+    ck_assert_int_eq(tn_tokenizer_get_info(t).vocab_size, 500);
+    for (int i = 0; i < 500; i++)
+        ck_assert_str_eq(tn_tokenizer_token(t, i), tn_tokenizer_token(want, i));
+    check_golden("trained/tokenizer.bin", t);
+    check_saved("trained/tokenizer.bin", t);
+}
+END_TEST
+
+START_TEST(trained_as_asked)
+{
+    const char *text = "ab ab ab abc abc xyxy";
+    const tn_encode_options o = { 0 };
+    tn_tokenizer *t = kept(tn_tokenizer_train(text, -1, (tn_bpe_options){ .min_frequency = 3 }));
+    ck_assert_int_eq(tn_tokenizer_get_info(t).vocab_size, 258); /* ab; a space and ab */
+    ck_assert_int_eq(tn_tokenizer_id(t, "!"), 0);
+    ck_assert_int_eq(tn_tokenizer_id(t, "ab"), 256);
+    ck_assert_int_eq(tn_tokenizer_id(t, "\u0120ab"), 257);
+    t = kept(tn_tokenizer_train(text, 2, (tn_bpe_options){ .vocab_size = 256 }));
+    assert_encoded(t, "ab", o, 'a' - '!', 'b' - '!');
+    t = kept(tn_tokenizer_train(text, -1, (tn_bpe_options){ .pattern = "[a-c ]+|." }));
+    assert_made(tn_tokenizer_token(t, tn_tokenizer_id(t, "ab\u0120ab")));
+    ck_assert_int_eq(
+        tn_tokenizer_get_info(kept(tn_tokenizer_train("", 0, (tn_bpe_options){ 0 }))).vocab_size,
+        256);
+    const char *twice[] = { "<a>", "<a>" };
+    const char *odd[] = { "\xff" };
+    assert_null(tn_tokenizer_train(text, -1, (tn_bpe_options){ .special = twice, .n_special = 2 }),
+                TN_E_FORMAT, "\"<a>\" is there twice");
+    assert_null(tn_tokenizer_train(text, -1, (tn_bpe_options){ .special = odd, .n_special = 1 }),
+                TN_E_FORMAT, "is not UTF-8");
+    assert_null(tn_tokenizer_train(text, -1, (tn_bpe_options){ .vocab_size = 255 }), TN_E_INVALID,
+                "vocab_size 255: want 256");
+    assert_null(tn_tokenizer_train(text, -1, (tn_bpe_options){ .vocab_size = INT64_MIN }),
+                TN_E_INVALID, "special tokens or more, at most 2^28");
+    assert_null(tn_tokenizer_train(text, -1, (tn_bpe_options){ .pattern = "(" }), TN_E_UNSUPPORTED,
+                "cannot read the pattern (");
+    assert_null(tn_tokenizer_train("a\xff", -1, (tn_bpe_options){ 0 }), TN_E_INVALID,
+                "byte 1 of the text, 0xFF");
+    assert_null(tn_tokenizer_train(NULL, -1, (tn_bpe_options){ 0 }), TN_E_INVALID, "text is NULL");
+}
+END_TEST
+
+static tn_status train_and_drop(void *user)
+{
+    tn_tokenizer *t = tn_tokenizer_train(user, -1, (tn_bpe_options){ .vocab_size = 270 });
+    const tn_status status = t ? TN_OK : tn_error_status();
+    tn_tokenizer_free(t);
+    return status;
+}
+
 /* ---- long words ------------------------------------------------------------------------------ */
 
 /* Merges in the order of their ranks: two tokens and what they make. */
@@ -893,6 +960,8 @@ START_TEST(memory_runs_out)
     ck_assert_int_gt(scarce_sweep_warm(load_and_use, NULL, (void *)"piece.json"), 10);
     ck_assert_int_gt(scarce_sweep_warm(load_and_use, NULL, (void *)"gpt2"), 10);
     ck_assert_int_gt(scarce_sweep_warm(load_and_use, NULL, (void *)"meta"), 10);
+    ck_assert_int_gt(scarce_sweep_warm(train_and_drop, NULL, (void *)"ab ab abc abcabc banana"),
+                     10);
     ck_assert_int_gt(scarce_sweep_warm(load_and_use, NULL, (void *)"ranks/ranks.tiktoken"), 10);
 }
 END_TEST
@@ -904,9 +973,9 @@ Suite *test_suite(void)
     add_tests(t, as_the_package, what_it_has, with_and_without_what_is_around,
               bytes_that_are_no_text, pieces, vocab_and_merges, vocab_and_merges_of_qwen,
               vocab_and_merges_of_gpt2, ranks, encodings, ranks_refused, marked,
-              bytes_that_are_spelt, unknown_and_whole, marks_in_a_row, words_of_any_length,
-              a_word_of_a_megabyte, refused, a_pattern_that_explodes, damaged_files,
-              damaged_layouts, threads);
+              bytes_that_are_spelt, unknown_and_whole, trained, trained_as_asked, marks_in_a_row,
+              words_of_any_length, a_word_of_a_megabyte, refused, a_pattern_that_explodes,
+              damaged_files, damaged_layouts, threads);
     add_tests(scarce_case(suite, "memory"), memory_runs_out);
     return suite;
 }

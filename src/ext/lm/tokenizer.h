@@ -62,6 +62,7 @@ typedef struct tni_trie {
 } tni_trie;
 
 typedef struct tni_work tni_work;
+typedef struct tni_training tni_training;
 
 struct tn_tokenizer {
     tni_bytes texts;
@@ -103,6 +104,7 @@ typedef struct tni_known {
 struct tni_work {
     const tn_tokenizer *t;
     tni_work *next;
+    tni_training *train; /* takes the words; NULL: their ids are wanted */
     tn_ids *out;
     bool literal, first; /* first: what comes is at the beginning of the text */
     tni_known *known;    /* TNI_KNOWN of them; NULL: none yet */
@@ -150,6 +152,9 @@ bool tni_layout_read(tn_tokenizer *t, tni_layout *l,
 /* tokenizer_read.c: a tokenizer.json, which is destroyed; name: for messages */
 bool tni_tokenizer_read(tn_tokenizer *t, const char *name, tni_bytes *json);
 void tni_letters(tni_bytes *to, const char *bytes, size_t n); /* in JSON */
+int tni_byte_of(int32_t c);
+/* train.c */
+bool tni_train_word(tni_training *s, const char *text, size_t n);
 /* layouts.c */
 /* Of a vocab.json, and merges.txt and other files in its folder, n bytes of the path. */
 bool tni_vocab_read(tn_tokenizer *t, const char *path, size_t n);

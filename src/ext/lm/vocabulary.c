@@ -61,6 +61,7 @@ bool tni_tokens_index(tn_tokenizer *t, size_t more)
 {
     tni_words *words[] = { &t->by_text, &t->by_bytes };
     for (int i = 0; i < 2; i++) {
+        tni_free(words[i]->slot, words[i]->capacity * sizeof(int32_t));
         words[i]->slot = tni_table(t->n_token + more, sizeof(int32_t), &words[i]->capacity);
         if (!words[i]->slot) return false;
     }
@@ -88,7 +89,7 @@ tni_token *tni_token_at(tn_tokenizer *t, size_t id)
 }
 
 /* The byte of a letter: its own if printable in Latin 1, of the others from U+0100 on. -1: none. */
-static int byte_of(int32_t c)
+int tni_byte_of(int32_t c)
 {
     if ((c > ' ' && c < 0x7f) || (c > 0xa0 && c < 0x100 && c != 0xad)) return c;
     if (c >= 0x100 && c <= 0x120) return c - 0x100;
@@ -115,8 +116,8 @@ static bool letters_to_bytes(tni_bytes *to, const char *text, size_t n)
         int32_t c = -1;
         utf8proc_ssize_t k =
             utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(n - at), &c);
-        if (k <= 0 || byte_of(c) < 0) return to->n = before, false;
-        tni_bytes_add(to, &(char){ (char)byte_of(c) }, 1);
+        if (k <= 0 || tni_byte_of(c) < 0) return to->n = before, false;
+        tni_bytes_add(to, &(char){ (char)tni_byte_of(c) }, 1);
         at += (size_t)k;
     }
     return true;
