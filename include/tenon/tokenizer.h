@@ -10,11 +10,14 @@
  *
  * Read      tokenizer.json of byte-level BPE: GPT-2, Llama 3, Qwen, SmolLM, DeepSeek; of WordPiece:
  *           BERT, MiniLM. What it asks for and this list does not name is an error that names it.
- *           vocab.json with merges.txt; tiktoken's files
- * Normal    NFC, BertNormalizer
- * Split     Split by a Regex (Isolated), Digits, ByteLevel at the end, Sequence; BertPreTokenizer
+ *           vocab.json with merges.txt; tiktoken's files. BPE with byte fallback: Llama 2, Mistral,
+ *           Gemma
+ * Normal    NFC, BertNormalizer; Prepend and Replace of spaces by U+2581
+ * Split     Split by a Regex (Isolated), Digits, ByteLevel at the end, Sequence; BertPreTokenizer;
+ *           Metaspace
  * Around    TemplateProcessing (of one text), BertProcessing, ByteLevel, Sequence
- * Decode    ByteLevel, also where the file says nothing; WordPiece
+ * Decode    ByteLevel, also where the file says nothing; WordPiece; Replace, ByteFallback, Fuse and
+ *           Strip. Bytes of a text that is none: one U+FFFD for each
  * Not       truncation and padding of a tokenizer.json are not applied, as transformers does not
  *           unless asked
  * Unicode   Ids equal those of tokenizers 0.23 for text of characters up to Unicode 14. The
@@ -75,9 +78,9 @@ TN_API tn_tokenizer *tn_tokenizer_load(const char *path);
 typedef struct tn_tiktoken_options {
     const char *encoding;       /* gpt2, cl100k_base, o200k_base or llama3 */
     const char *pattern;        /* a regular expression in place of its */
-    const char *const *special; /* n_special special tokens in place of its */
+    const char *const *special; /* special tokens in place of its */
     const int64_t *special_ids; /* and their ids; NULL: what follows the largest rank */
-    int64_t n_special;
+    int64_t n_special;          /* how many */
 } tn_tiktoken_options;
 
 /**
@@ -94,15 +97,15 @@ typedef struct tn_bpe_options {
     int64_t vocab_size;    /* special tokens, 256 bytes, and as many merges as there is room for */
     int64_t min_frequency; /* of a pair that is merged */
     const char *pattern;   /* a regular expression that finds words; NULL: GPT-2's */
-    const char *const *special; /* n_special special tokens, the first ids; the text's are text */
-    int64_t n_special;
+    const char *const *special; /* special tokens, the first ids; in the text they are text */
+    int64_t n_special;          /* how many */
 } tn_bpe_options;
 
 /**
  * Learns byte-level BPE from a text: n bytes of UTF-8; n < 0: up to its zero. Merges are those of
  * BpeTrainer of the package tokenizers, given the whole text at once and ByteLevel's alphabet.
  *
- * Time     10 MB and 8,000 tokens in seconds, on one thread; some ten times the text in memory
+ * Time     10 MB and 8,000 tokens in seconds, on one thread; some thirty times the text in memory
  * Errors   NULL: text NULL, not UTF-8; vocab_size too small for special tokens and bytes;
  *          TN_E_UNSUPPORTED: the pattern; a special token twice; TN_E_NOMEM
  * Owner    yours: tn_tokenizer_free

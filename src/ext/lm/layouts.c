@@ -126,6 +126,7 @@ static bool add_token(folder *f, const char *text, int64_t id, const tni_json_no
     size_t i = 0;
     while (i < f->n && strcmp(f->added[i].text, text) != 0) i++;
     if (i < f->n) return f->added[i].special |= special, true;
+    if (i == 1 << 14) return wrong(&f->l, "more than 16,384 added tokens");
     const tni_json_node *known = id < 0 ? tni_json_get(f->tree[VOCAB].node, text) : NULL;
     if (!tni_room(&f->added, &f->capacity, f->n, 1, sizeof *f->added)) return false;
     if (id < 0) id = known ? known->number : f->next;
