@@ -7,7 +7,10 @@
  * Seen to fail: without the prefix of pieces, spaces around ideographs, or what is_removed() takes
  * out; with a word one character longer than the longest; with added tokens as pieces
  * (src/ext/lm/wordpiece.c); without clean_up(), or with a stream that does not begin again
- * (detokenize.c); with NFC in place of NFD (added.c).
+ * (detokenize.c); with NFC in place of NFD (added.c); without what ends cl100k_base's pattern, NFC
+ * of Qwen 2, ids behind the vocabulary, or their order (layouts.c); with a marked text cut where
+ * tokens go on, or between two marks, with added tokens found as characters (metaspace.c); with the
+ * larger ids first among pairs that are as frequent, or counts that are too old (train.c).
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -325,6 +328,10 @@ START_TEST(vocab_and_merges)
     ck_assert_int_eq(info.pad, 0);
     ck_assert_int_eq(info.bos, -1);
     check_saved("gpt2/ids.bin", t);
+    size_t n;
+    char *saved = owned(read_bytes(in_folder("tokenizer.json"), &n));
+    saved[n - 1] = '\0'; /* by their ids: the package tokenizers counts them */
+    ck_assert(strstr(saved, "<|im_end|>") < strstr(saved, "[M]"));
 }
 END_TEST
 
@@ -460,7 +467,12 @@ START_TEST(encodings)
         for (int k = 0; k < 3; k++) tn_ids_free(&ids[k]);
         tn_tokenizer_free(t);
     }
-    assert_made(kept(tn_tokenizer_load(folder))); /* finds tokenizer.model */
+    tn_tokenizer *t = kept(tn_tokenizer_load(folder)); /* finds tokenizer.model */
+    assert_ok(tn_tokenizer_save(t, in_folder("saved.json")));
+    size_t n;
+    char *saved = owned(read_bytes(in_folder("saved.json"), &n));
+    saved[n - 1] = '\0';
+    ck_assert_ptr_nonnull(strstr(saved, "\"<|eot_id|>\":128009"));
 }
 END_TEST
 
@@ -547,6 +559,13 @@ START_TEST(unknown_and_whole)
     tn_tokenizer *t = kept(load_text(json));
     assert_encoded(t, "aaxy", o, 1, 1, 0, 0);
     assert_encoded(t, "aa", o, 5);
+    t = kept(load_text(
+        "{\"normalizer\": " TO_MARKS ", " FROM_MARKS
+        "\"added_tokens\": [{\"id\": 4, \"content\": \"b\", \"special\": true}], \"model\": "
+        "{\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"\u2581\": 1, \"\u2581\u2581\": 2, "
+        "\"\u2581a\": 3}, \"merges\": [\"\u2581 \u2581\", \"\u2581 a\"]}}"));
+    assert_encoded(t, "a  ab a", o, 0, 2, 0, 4, 3);
+    assert_encoded(t, "ab", (tn_encode_options){ .literal = true }, 0);
     static const struct {
         const char *head, *error;
     } bad[] = {
@@ -900,7 +919,7 @@ START_TEST(damaged_layouts)
     for (int k = 0; k < 4; k++) {
         size_t n;
         char *text = owned(read_bytes(golden(from[k]), &n));
-        for (size_t i = 0; i < n; i += (size_t)full_or(1, k == 2 ? 3 : 97)) {
+        for (size_t i = 0; i < n; i += (size_t)full_or(k == 2 ? 1 : 13, k == 2 ? 3 : 97)) {
             const char was = text[i];
             for (int how = 0; how < 2; how++) {
                 if (how == 0) text[i] = "{}[]\",:0x\\\n =A/"[i % 15];
