@@ -8,9 +8,11 @@
  *     lm write FOLDER --prompt "In the beginning"
  *     lm chat FOLDER --format chatml
  *
- * train takes the config.json and the tokenizer.json that are in FOLDER: so each architecture that
- * tenon knows is trained by putting its config.json there. Without them the model is a Llama of 3
- * million parameters, whose tokens are bytes.
+ * In place of tokenizer.json there may be vocab.json and merges.txt, or tiktoken's tokenizer.model.
+ *
+ * train takes the config.json and the tokenizer that are in FOLDER: so each architecture that tenon
+ * knows is trained by putting its config.json there. Without them the model is a Llama of 3 million
+ * parameters, whose tokens are bytes, or with --vocab are learnt from the text.
  */
 #include "../common.h"
 
@@ -22,9 +24,9 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char *folder, *path, *prompt = "", *save, *format = "chatml", *system_message;
+static const char *folder, *path, *prompt = "", *save, *format, *system_message;
 static const char *adapter, *layers;
-static int steps = 400, batch = 8, context = 128, rank, most = 200, seed = 1, top_k;
+static int steps = 400, batch = 8, context = 128, vocab, rank, most = 200, seed = 1, top_k;
 static double lr, temperature, top_p;
 static bool bf16, int8;
 
@@ -34,6 +36,7 @@ static ex_option options[] = {
     EX_NUMBER("steps", steps, 1, 1e9, 0, "train, tune: steps"),
     EX_NUMBER("batch", batch, 1, 65536, 0, "train, tune: rows a step"),
     EX_NUMBER("context", context, 2, 1e6, 0, "train, tune, score: tokens a row"),
+    EX_NUMBER("vocab", vocab, 0, 1e8, 0, "train: tokens to learn, where there are none; 0: bytes"),
     EX_NUMBER("lr", lr, 0, 10, 0, "0: 1e-3; tune without --rank: 1e-4"),
     EX_NUMBER("rank", rank, 0, 65536, 0, "tune: of an adapter (LoRA), saved alone; 0: none"),
     EX_TEXT("layers", layers, "NAMES", 0,
@@ -44,7 +47,7 @@ static ex_option options[] = {
     EX_NUMBER("temperature", temperature, 0, 100, 0, "0: always the likeliest token"),
     EX_NUMBER("top-k", top_k, 0, 1e9, 0, "only the N likeliest compete, 0: all"),
     EX_NUMBER("top-p", top_p, 0, 1, 0, "only the likeliest that have this probability, 0: all"),
-    EX_TEXT("format", format, "NAME", 0, "chat: chatml, llama3"),
+    EX_TEXT("format", format, "NAME", 0, "chat: chatml, llama3; else as the tokenizer has it"),
     EX_TEXT("system", system_message, "STR", 0, "chat: the system's message"),
     EX_NUMBER("seed", seed, 0, 1e9, 0, "of all that is random"),
     EX_FLAG("bf16", bf16, "products in bf16 (train, tune); weights in bf16 (the others)"),
@@ -144,14 +147,32 @@ static void write_tokenizer(void)
     if (fclose(file) != 0) ex_refuse("%s: %s", folder, strerror(errno));
 }
 
+static void learn_tokenizer(void)
+{
+    char *text = read_text();
+    const char *special[] = { "<|endoftext|>" };
+    const tn_bpe_options o = { .vocab_size = vocab, .special = special, .n_special = 1 };
+    tn_tokenizer *tokenizer = tn_tokenizer_train(text, -1, o);
+    ex_check_ptr(tokenizer);
+    ex_check(tn_tokenizer_save(tokenizer, inside(folder, "tokenizer.json")));
+    tn_tokenizer_free(tokenizer), free(text);
+}
+
+static bool there(const char *file)
+{
+    return access(inside(folder, file), F_OK) == 0;
+}
+
 /* A tokenizer.json and a config.json of a small Llama, unless they are there. */
 static void begin_folder(void)
 {
     make_folder(folder);
-    if (access(inside(folder, "tokenizer.json"), F_OK) != 0) write_tokenizer();
-    if (access(inside(folder, "config.json"), F_OK) == 0) return;
+    if (!there("tokenizer.json") && !there("vocab.json") && !there("tokenizer.model"))
+        (vocab ? learn_tokenizer : write_tokenizer)();
+    if (there("config.json")) return;
     tn_tokenizer *tokenizer = load_tokenizer();
-    const int64_t vocab = tn_tokenizer_get_info(tokenizer).vocab_size;
+    const int64_t size = tn_tokenizer_get_info(tokenizer).vocab_size;
+    const int64_t end = tn_tokenizer_id(tokenizer, "<|endoftext|>");
     tn_tokenizer_free(tokenizer);
     FILE *file = create("config.json");
     fprintf(file,
@@ -163,7 +184,7 @@ static void begin_folder(void)
             "  \"rope_theta\": 10000.0,\n  \"hidden_act\": \"silu\",\n"
             "  \"tie_word_embeddings\": true,\n  \"bos_token_id\": %" PRId64
             ",\n  \"eos_token_id\": %" PRId64 "\n}\n",
-            vocab, vocab - 1, vocab - 1);
+            size, end < 0 ? size - 1 : end, end < 0 ? size - 1 : end);
     if (fclose(file) != 0) ex_refuse("%s: %s", folder, strerror(errno));
 }
 
@@ -361,6 +382,7 @@ typedef struct message {
 /* The ids of a chat, up to where the assistant answers: what users say can be no special token. */
 static void add_chat(const tn_tokenizer *tokenizer, const message *said, int n, tn_ids *ids)
 {
+    if (!format) format = tn_tokenizer_id(tokenizer, "<|eot_id|>") < 0 ? "chatml" : "llama3";
     const bool llama3 = strcmp(format, "llama3") == 0;
     const tn_encode_options bare = { .bare = true }, literal = { .bare = true, .literal = true };
     const char *const part[] = { llama3 ? "<|start_header_id|>" : "<|im_start|>",

@@ -9,11 +9,15 @@
  *     tn_ids_free(&ids), tn_chars_free(&text), tn_tokenizer_free(t);
  *
  * Read      tokenizer.json of byte-level BPE: GPT-2, Llama 3, Qwen, SmolLM, DeepSeek; of WordPiece:
- *           BERT, MiniLM. What it asks for and this list does not name is an error that names it
- * Normal    NFC, BertNormalizer
- * Split     Split by a Regex (Isolated), Digits, ByteLevel at the end, Sequence; BertPreTokenizer
+ *           BERT, MiniLM. What it asks for and this list does not name is an error that names it.
+ *           vocab.json with merges.txt; tiktoken's files. BPE with byte fallback: Llama 2, Mistral,
+ *           Gemma
+ * Normal    NFC, BertNormalizer; Prepend and Replace of spaces by U+2581
+ * Split     Split by a Regex (Isolated), Digits, ByteLevel at the end, Sequence; BertPreTokenizer;
+ *           Metaspace
  * Around    TemplateProcessing (of one text), BertProcessing, ByteLevel, Sequence
- * Decode    ByteLevel, also where the file says nothing; WordPiece
+ * Decode    ByteLevel, also where the file says nothing; WordPiece; Replace, ByteFallback, Fuse and
+ *           Strip. Bytes of a text that is none: one U+FFFD for each
  * Not       truncation and padding of a tokenizer.json are not applied, as transformers does not
  *           unless asked
  * Unicode   Ids equal those of tokenizers 0.23 for text of characters up to Unicode 14. The
@@ -56,8 +60,11 @@ TN_API void tn_chars_free(tn_chars *chars); /* frees the text, which is empty th
 /**
  * Reads a tokenizer.
  *
- * path     a tokenizer.json, or the folder with it; a tokenizer_config.json beside it names bos,
- *          eos and pad
+ * path     a tokenizer.json; a vocab.json with its merges.txt (tokenizer_class GPT2Tokenizer or
+ *          Qwen2Tokenizer, and the added tokens that added_tokens.json, special_tokens_map.json or
+ *          tokenizer_config.json name); ranks of tiktoken as the next function has them, in a file
+ *          NAME.tiktoken or tokenizer.model (Llama 3's); or a folder with one of them, which are
+ *          looked for in this order. A tokenizer_config.json beside it names bos, eos and pad
  * Errors   NULL: TN_E_IO; TN_E_FORMAT: not JSON, ids that are doubled or far beyond the number of
  *          tokens, a merge of tokens that are not there; TN_E_UNSUPPORTED names what is not done
  *          here: a model, a part, a dropout, a regular expression that means something else in
@@ -66,10 +73,50 @@ TN_API void tn_chars_free(tn_chars *chars); /* frees the text, which is empty th
  */
 TN_API tn_tokenizer *tn_tokenizer_load(const char *path);
 
+/** How words and special tokens of tiktoken's ranks are found. zero fields: as the name of the file
+ *  says, NAME.tiktoken or Llama 3's tokenizer.model. */
+typedef struct tn_tiktoken_options {
+    const char *encoding;       /* gpt2, cl100k_base, o200k_base or llama3 */
+    const char *pattern;        /* a regular expression in place of its */
+    const char *const *special; /* special tokens in place of its */
+    const int64_t *special_ids; /* and their ids; NULL: what follows the largest rank */
+    int64_t n_special;          /* how many */
+} tn_tiktoken_options;
+
+/**
+ * Reads a tokenizer of tiktoken, a file with a line for each token: its bytes in base64, a space
+ * and its rank, which is its id. Saved, it is a tokenizer.json with merges.
+ *
+ * Errors   NULL: TN_E_INVALID: no such encoding; those of tn_tokenizer_load
+ * Owner    yours: tn_tokenizer_free
+ */
+TN_API tn_tokenizer *tn_tokenizer_load_tiktoken(const char *path, tn_tiktoken_options options);
+
+/** What a tokenizer learns. zero fields: 30,000 tokens, GPT-2's words, no special tokens. */
+typedef struct tn_bpe_options {
+    int64_t vocab_size;    /* special tokens, 256 bytes, and as many merges as there is room for */
+    int64_t min_frequency; /* of a pair that is merged */
+    const char *pattern;   /* a regular expression that finds words; NULL: GPT-2's */
+    const char *const *special; /* special tokens, the first ids; in the text they are text */
+    int64_t n_special;          /* how many */
+} tn_bpe_options;
+
+/**
+ * Learns byte-level BPE from a text: n bytes of UTF-8; n < 0: up to its zero. Merges are those of
+ * BpeTrainer of the package tokenizers, given the whole text at once and ByteLevel's alphabet.
+ *
+ * Time     10 MB and 8,000 tokens in seconds, on one thread; some thirty times the text in memory
+ * Errors   NULL: text NULL, not UTF-8; vocab_size too small for special tokens and bytes;
+ *          TN_E_UNSUPPORTED: the pattern; a special token twice; TN_E_NOMEM
+ * Owner    yours: tn_tokenizer_free
+ */
+TN_API tn_tokenizer *tn_tokenizer_train(const char *text, int64_t n, tn_bpe_options options);
+
 /** Frees it; NULL is ignored. No other thread may use it any more. */
 TN_API void tn_tokenizer_free(tn_tokenizer *t);
 
-/** Writes the tokenizer.json that t was read from; the file is replaced whole or not at all.
+/** Writes the tokenizer.json that t was read from, or that says the same as the files that it was
+ *  read from; the file is replaced whole or not at all.
  *  Errors: TN_E_IO; t or path NULL. */
 TN_API TN_MUST_USE tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *path);
 

@@ -312,6 +312,16 @@ check 'lm, no model' fails 'nowhere' "$lm" score nowhere --text text
 check 'lm, no format' refused 'want chatml or llama3' "$lm" chat tuned --format odd <<<hello
 check 'lm, a short text' refused 'more than twice' "$lm" train small --text small/config.json --context 1000
 
+mkdir learnt files
+cp "$here"/../golden/lm/tokenizer_gpt2/{vocab.json,merges.txt} files
+sed 's/257/600/' small/config.json >files/config.json
+sed 's/257/300/' small/config.json >learnt/config.json
+check 'lm train, vocab.json and merges.txt' says '^step 30: loss' "$lm" train files "${few[@]}"
+check 'lm train, no other tokenizer was written' fails 'No such file' cat files/tokenizer.json
+check 'lm write, vocab.json and merges.txt' says '^3 tokens, ' "$lm" write files --prompt 'And ' --tokens 3
+check 'lm train --vocab' says '^step 30: loss' "$lm" train learnt "${few[@]}" --vocab 300
+check 'lm train --vocab, 300 tokens' grep -q '":299}' learnt/tokenizer.json
+
 # ---- embed --------------------------------------------------------------------------------------
 cp -r "$here/../golden/lm/bert" encoder
 cp "$here/../golden/lm/tokenizer_piece.json" encoder/tokenizer.json

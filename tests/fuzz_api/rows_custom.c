@@ -282,6 +282,11 @@ static void use_tokenizer(world *w)
     tn_token_stream_end(stream);
     tn_token_stream_free(stream);
     if (tn_tokenizer_save(t, pick_text(w, NULL)) == TN_OK) w->broken = true;
+    tn_tokenizer_free(tn_tokenizer_load_tiktoken(
+        pick_text(w, w->folder), (tn_tiktoken_options){ .encoding = pick_text(w, "gpt2") }));
+    tn_tokenizer_free(tn_tokenizer_train(
+        pick_text(w, "abba"), pick_long(w, -1, 4),
+        (tn_bpe_options){ .vocab_size = pick_long(w, -1, 300), .pattern = pick_text(w, "a+") }));
     tn_ids_free(pick_pointer(w, &ids)), tn_chars_free(pick_pointer(w, &text));
     tn_ids_free(&ids), tn_chars_free(&text);
     tn_tokenizer_free(t);
@@ -296,6 +301,8 @@ static void use_tokenizer(world *w)
 USES_TOKENIZER(tn_ids_free)
 USES_TOKENIZER(tn_chars_free)
 USES_TOKENIZER(tn_tokenizer_load)
+USES_TOKENIZER(tn_tokenizer_load_tiktoken)
+USES_TOKENIZER(tn_tokenizer_train)
 USES_TOKENIZER(tn_tokenizer_free)
 USES_TOKENIZER(tn_tokenizer_save)
 USES_TOKENIZER(tn_tokenizer_get_info)

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Writes lm/tokenizer_*.json and lm/tokenizer_*.bin: small tokenizers made by the package tokenizers, and their ids.
+"""Writes lm/tokenizer_*: small tokenizers made by the packages tokenizers and tiktoken, and their ids.
 
-usage: python3 make_lm_tokenizer.py        made with tokenizers 0.23.3; the texts are drawn from seed 3
+usage: python3 make_lm_tokenizer.py        made with tokenizers 0.23.3, tiktoken 0.14.0; the texts are drawn from seed 3
 A .bin file has for each text: its bytes, ids without and with those around, and the decoded text, each as a number
 (u32, little-endian) and bytes or ids (i32).
 """
+import base64
+import json
 import os
 import random
 import struct
 
+import tiktoken
 from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
                         trainers)
 
@@ -36,17 +39,108 @@ def text(rng):
     return "".join(out)
 
 
-def write(name, tokenizer, texts):
-    tokenizer.save(os.path.join(HERE, f"tokenizer_{name}.json"), pretty=False)
+CL100K = (r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"""
+          r"""|\s++$|\s*[\r\n]|\s+(?!\S)|\s""")
+
+
+def write_bin(name, rows):
     with open(os.path.join(HERE, f"tokenizer_{name}.bin"), "wb") as f:
-        for t in texts:
-            full = tokenizer.encode(t).ids
-            bare = tokenizer.encode(t, add_special_tokens=False).ids
-            back = tokenizer.decode(full).encode()
+        for t, bare, full, back in rows:
             f.write(struct.pack("<I", len(t.encode())) + t.encode())
             for ids in bare, full:
                 f.write(struct.pack(f"<I{len(ids)}i", len(ids), *ids))
-            f.write(struct.pack("<I", len(back)) + back)
+            f.write(struct.pack("<I", len(back.encode())) + back.encode())
+
+
+def rows_of(tokenizer, texts):
+    for t in texts:
+        full = tokenizer.encode(t).ids
+        yield t, tokenizer.encode(t, add_special_tokens=False).ids, full, tokenizer.decode(full)
+
+
+def write(name, tokenizer, texts):
+    tokenizer.save(os.path.join(HERE, f"tokenizer_{name}.json"), pretty=False)
+    write_bin(name, rows_of(tokenizer, texts))
+
+
+def write_gpt2(byte, texts):
+    """A folder with vocab.json and merges.txt, and added tokens in two other files."""
+    folder = os.path.join(HERE, "tokenizer_gpt2")
+    os.makedirs(folder, exist_ok=True)
+    byte.model.save(folder)
+    for file, value in {"added_tokens.json": {"[M]": 601, "<|im_end|>": 600}, "special_tokens_map.json": {
+            "eos_token": "<|im_end|>", "pad_token": {"content": "<|end|>", "lstrip": False, "normalized": False},
+            "unk_token": "<|end|>", "additional_special_tokens": ["<pad>"]}}.items():
+        with open(os.path.join(folder, file), "w") as f:
+            json.dump(value, f)
+    gpt2 = Tokenizer(models.BPE.from_file(os.path.join(folder, "vocab.json"), os.path.join(folder, "merges.txt")))
+    gpt2.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    gpt2.decoder = decoders.ByteLevel()
+    gpt2.add_special_tokens(["<|end|>", "<|im_end|>"])
+    gpt2.add_tokens(["[M]"])
+    gpt2.add_special_tokens(["<pad>"])
+    write_bin("gpt2/ids", rows_of(gpt2, [t + "<|im_end|>" for t in texts]))
+
+
+def write_ranks(byte, texts):
+    """tiktoken's ranks, of the same tokens without the first one, cut by the pattern of cl100k_base."""
+    letters = {c: b for b, c in enumerate(letters_of_bytes())}
+    ranks = {bytes(letters[c] for c in token): i - 1 for token, i in byte.get_vocab().items() if i > 0}
+    os.makedirs(os.path.join(HERE, "tokenizer_ranks"), exist_ok=True)
+    with open(os.path.join(HERE, "tokenizer_ranks", "ranks.tiktoken"), "w") as f:
+        for token, rank in sorted(ranks.items(), key=lambda item: item[1]):
+            f.write(f"{base64.b64encode(token).decode()} {rank}\n")
+    special = {"<|end|>": len(ranks), "<pad>": len(ranks) + 1}
+    encoding = tiktoken.Encoding("ranks", pat_str=CL100K, mergeable_ranks=ranks, special_tokens=special)
+    all_ids = ((t, encoding.encode(t, allowed_special="all")) for t in (t + "\n  " for t in texts))
+    write_bin("ranks/ids", ((t, ids, ids, encoding.decode([i for i in ids if i < len(ranks)])) for t, ids in all_ids))
+
+
+def write_marked(texts, training):
+    """U+2581 for spaces, and bytes for characters without a token: as Llama 2 does it with a normalizer, where no token
+    goes over the end of a word; and by Metaspace, where some do."""
+    special = ["<unk>", "<s>", "</s>"]
+    spelt = [f"<0x{b:02X}>" for b in range(256)]
+    for name, words in ("llama", True), ("meta", False):
+        trained = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+        trained.normalizer = normalizers.Replace(" ", "\u2581")
+        if words:
+            trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+        trained.train_from_iterator(training, trainers.BpeTrainer(
+            vocab_size=450, limit_alphabet=60, special_tokens=special + spelt, show_progress=False))
+        parts = json.loads(trained.to_str())
+        parts["added_tokens"] = parts["added_tokens"][:3]
+        parts["normalizer"] = parts["pre_tokenizer"] = None
+        marked = Tokenizer.from_str(json.dumps(parts))
+        if words:
+            marked.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+        else:
+            marked.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+        marked.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
+                                            decoders.Strip(" ", 1, 0)])
+        marked.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+        marked.add_tokens([AddedToken("[M]", normalized=False)])
+        os.makedirs(os.path.join(HERE, f"tokenizer_{name}"), exist_ok=True)
+        write(f"{name}/tokenizer", marked, [t + rest for t, rest in zip(texts, 5 * ["", "</s> x", "<0x41>", " [M] ", "\u2581a"])] + texts)
+
+
+def write_trained(text, texts):
+    os.makedirs(os.path.join(HERE, "tokenizer_trained"), exist_ok=True)
+    with open(os.path.join(HERE, "tokenizer_trained", "text.txt"), "w", newline="") as f:
+        f.write(text)
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trained.decoder = decoders.ByteLevel()
+    trained.train_from_iterator([text], trainers.BpeTrainer(
+        vocab_size=500, special_tokens=["<|end|>", "<pad>"], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    write("trained/tokenizer", trained, texts)
+
+
+def letters_of_bytes():
+    """ByteLevel's letters, in the order of the bytes."""
+    plain = [b for b in range(256) if 0x20 < b < 0x7f or 0xa0 < b and b != 0xad]
+    return [chr(b if b in plain else 0x100 + b - sum(p < b for p in plain)) for b in range(256)]
 
 
 def main():
@@ -60,6 +154,10 @@ def main():
         vocab_size=600, special_tokens=["<|end|>"], show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     write("byte", byte, texts)
+    write_gpt2(byte, texts)
+    write_ranks(byte, texts)
+    write_marked(texts[:60], training)
+    write_trained("".join(texts) + "banana bandana aaaa aaaaaaa\n" + " ".join(training[:8]), texts[:40])
 
     qwen = Tokenizer.from_str(byte.to_str())
     qwen.normalizer = normalizers.NFC()

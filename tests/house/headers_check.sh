@@ -56,7 +56,7 @@ while IFS='|' read -r header name result first comment; do
             [[ $name =~ ^tn_(clip_grad_|save_tensors$|plateau_step$|checkpoint_unlock$) || $result =~ _(optim|scheduler|token_stream)\ \*$ ]] ||
             complain "$header: $name takes a $type *: want ${type}_... for a name"
         if [ "$result" = "$type *" ] && has "${type}_free"; then
-            [[ $name =~ ^(${type}_new|tn_loader_from|tn_tokenizer_load|tn_trace_begin|tn_default_generator|tn_[a-z_]+_lr|tn_($optimizers))$ ]] ||
+            [[ $name =~ ^(${type}_new|tn_loader_from|tn_tokenizer_load(_tiktoken)?|tn_tokenizer_train|tn_trace_begin|tn_default_generator|tn_[a-z_]+_lr|tn_($optimizers))$ ]] ||
                 complain "$header: $name makes a $type *: want ${type}_new for a name"
         fi
     done

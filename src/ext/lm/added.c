@@ -62,16 +62,19 @@ typedef bool between(tni_work *w, const char *text, size_t n);
 static bool find_added(tni_work *w, const tni_trie *trie, const char *text, size_t n, between *rest)
 {
     size_t done = 0, length = 0;
+    const bool first = w->first;
     for (size_t at = 0; at < n && trie->n;) {
         int32_t id = longest(trie, text + at, n - at, &length);
         if (id == TNI_NO_ID || (w->literal && w->t->token[id].special)) {
             at += id == TNI_NO_ID ? 1 : length;
             continue;
         }
+        w->first = first && done == 0;
         if (at > done && !rest(w, text + done, at - done)) return false;
         if (!tni_ids_add(w->out, &id, 1)) return false;
         done = at += length;
     }
+    w->first = first && done == 0;
     return done == n || rest(w, text + done, n - done);
 }
 
@@ -105,6 +108,7 @@ static bool is_ascii(const char *text, size_t n)
 bool tni_normal_form(tni_work *w, const char **text, size_t *n)
 {
     const unsigned how = w->t->normal, before = how & (TNI_CLEAN | TNI_IDEOGRAPHS);
+    if (how & TNI_SPACES) return tni_mark_spaces(&w->normal, text, n, how & TNI_PREPEND && *n);
     if (!(how & (TNI_COMPOSE | TNI_NO_ACCENTS)) || is_ascii(*text, *n))
         return !(how & ~TNI_COMPOSE) || tni_fold(w, text, n, how);
     if (too_many_marks(*text, *n))
@@ -128,5 +132,6 @@ static bool normalised(tni_work *w, const char *text, size_t n)
 
 bool tni_text_ids(tni_work *w, const char *text, size_t n)
 {
+    w->first = true;
     return find_added(w, &w->t->raw, text, n, normalised);
 }

@@ -130,14 +130,16 @@ static bool merge_word(tni_work *w, const char *word, size_t n)
 {
     const tn_tokenizer *t = w->t;
     if (t->pieces) return tni_pieces(w, word, n);
-    const int32_t id = t->whole ? tni_find(t, &t->by_bytes, word, n) : TNI_NO_ID;
+    const int32_t id = !t->whole   ? TNI_NO_ID
+                       : t->marked ? tni_marked_token(t, word, n)
+                                   : tni_find(t, &t->by_bytes, word, n);
     if (id >= 0) return tni_ids_add(w->out, &id, 1);
     if (n > INT32_MAX / 8)
         return tni_false(
             tni_error(TN_E_INVALID, "a word has %zu bytes: want at most %d", n, INT32_MAX / 8));
     if (!tni_room(&w->symbol, &w->symbol_capacity, 0, 5 * (n + 1), sizeof *w->symbol)) return false;
-    size_t count = 0; /* a symbol for each byte; those without a token give none */
-    for (size_t i = 0; i < n; i++)
+    size_t count = t->marked ? tni_marked_symbols(t, word, n, w->symbol) : 0;
+    for (size_t i = 0; i < n && !t->marked; i++) /* a symbol for each byte that has a token */
         if ((w->symbol[count] = t->byte[(unsigned char)word[i]]) >= 0) count++;
     if (count <= SHORT)
         count = merge_short(t, w->symbol, count);

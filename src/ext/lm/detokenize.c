@@ -39,11 +39,30 @@ static void add_piece(decoding *d, const char *text, size_t n)
     if (d->t->cleanup) clean_up(&d->raw);
 }
 
+/* Of a marked text, whose first space may be none. */
+static void say(decoding *d, const char *text, size_t n)
+{
+    const size_t skip = d->t->strip && !d->begun && n && *text == ' ';
+    tni_bytes_add(d->out, text + skip, n - skip);
+    d->begun = d->begun || n;
+}
+
+/* What a run of bytes spells, or U+FFFD for each if it is no text. */
+static void end_run(decoding *d)
+{
+    const size_t n = d->raw.n;
+    const bool valid = n == 0 || tni_utf8(d->raw.data, n) == n;
+    for (size_t i = 0; i < n && !valid; i++) say(d, "\xef\xbf\xbd", 3);
+    if (valid) say(d, d->raw.data, n);
+    d->raw.n = 0;
+}
+
 /* Writes the characters of raw; at the end, or where it cannot go on, one U+FFFD for the longest
  * part of a character (Unicode 3.9, U+FFFD substitution of maximal subparts). */
 static void let_out(decoding *d, bool end)
 {
     tni_bytes *raw = &d->raw;
+    if (d->t->marked) end_run(d);
     size_t at = 0;
     while (at < raw->n) {
         size_t valid = tni_utf8(raw->data + at, raw->n - at);
@@ -65,10 +84,16 @@ static void add_token(decoding *d, int64_t id)
     if (id < 0 || id >= (int64_t)t->n_token) return;
     const tni_token *token = &t->token[id];
     if (!token->there || (token->special && !d->special)) return;
+    if (t->marked && !token->spells) {
+        end_run(d);
+        say(d, t->texts.data + token->bytes.at, token->bytes.n);
+        return;
+    }
     if (t->pieces)
         add_piece(d, t->texts.data + token->text.at, token->text.n);
     else
         tni_bytes_add(&d->raw, t->texts.data + token->bytes.at, token->bytes.n);
+    if (t->marked) return;
     d->begun = true;
     let_out(d, t->pieces);
 }

@@ -176,6 +176,8 @@ static bool space_before(tni_work *w, size_t stage, const char *text, size_t n)
 bool tni_split_words(tni_work *w, size_t stage, const char *text, size_t n)
 {
     if (n == 0) return true;
+    if (w->train && stage == w->t->n_split) return tni_train_word(w->train, text, n);
+    if (w->t->marked) return tni_marked_words(w, text, n);
     if (w->t->pieces) return tni_bert_words(w, text, n);
     if (stage == w->t->n_split) return tni_word_ids(w, text, n);
     return w->t->split[stage] ? cut(w, stage, text, n) : space_before(w, stage, text, n);

@@ -78,61 +78,109 @@ void tn_tokenizer_free(tn_tokenizer *t)
     tni_bytes_free(&t->texts);
     tn_ids_free(&t->before);
     tn_ids_free(&t->after);
-    tni_free(t->file, t->n_file);
+    tni_bytes_free(&t->file);
     pthread_mutex_destroy(&t->lock);
     tni_free(t, sizeof *t);
 }
 
-/* A tokenizer_config.json's "bos_token": "<s>" or {"content": "<s>"}. */
-static int64_t named(const tn_tokenizer *t, const tni_json_node *config, const char *key)
-{
-    const tni_json_node *m = tni_json_get(config, key);
-    const char *text = m && m->kind == '"' ? m->text : tni_json_get_text(m, "content", NULL);
-    return text ? tni_find(t, &t->by_text, text, strlen(text)) : TNI_NO_ID;
-}
-
-static bool read_config(tn_tokenizer *t, const char *path)
-{
-    tni_bytes file = { 0 };
-    tni_json_tree tree = { 0 };
-    if (access(path, F_OK) != 0) return true;
-    bool ok = tni_lm_tree("tn_tokenizer_load", path, &file, &tree) == TN_OK;
-    if (ok) {
-        t->bos = named(t, tree.node, "bos_token");
-        t->eos = named(t, tree.node, "eos_token");
-        t->pad = named(t, tree.node, "pad_token");
-    }
-    tni_json_tree_free(&tree);
-    tni_bytes_free(&file);
-    return ok;
-}
-
-/* tokenizer.json, and tokenizer_config.json beside it. */
-static bool load(tn_tokenizer *t, const char *path)
-{
-    static const char f[] = "tn_tokenizer_load";
-    char inside[4096], config[4096];
-    tni_bytes file = { 0 };
-    if (tni_lm_file(f, &path, "tokenizer.json", inside, sizeof inside) != TN_OK) return false;
-    const char *slash = strrchr(path, '/');
-    snprintf(config, sizeof config, "%.*stokenizer_config.json",
-             slash ? (int)(slash - path) + 1 : 0, path);
-    bool ok = tni_bytes_file(&file, f, path, TNI_LARGEST) == TN_OK &&
-              tni_tokenizer_read(t, path, &file) && read_config(t, config);
-    tni_bytes_free(&file);
-    return ok;
-}
-
-tn_tokenizer *tn_tokenizer_load(const char *path)
+tn_tokenizer *tni_tokenizer_new(void)
 {
     tn_tokenizer *t = tni_calloc_n(1, sizeof *t);
     if (!t) return NULL;
     pthread_mutex_init(&t->lock, NULL);
     t->seed = (uint64_t)(uintptr_t)t * UINT64_C(0x9e3779b97f4a7c15);
     t->bos = t->eos = t->pad = TNI_NO_ID;
-    if (load(t, path)) return t;
+    return t;
+}
+
+/* A tokenizer_config.json's "bos_token": "<s>" or {"content": "<s>"}. */
+static void name(const tn_tokenizer *t, const tni_json_node *config, const char *key, int64_t *id)
+{
+    const tni_json_node *m = tni_json_get(config, key);
+    const char *text = m && m->kind == '"' ? m->text : tni_json_get_text(m, "content", NULL);
+    if (text) *id = tni_find(t, &t->by_text, text, strlen(text));
+}
+
+static bool read_config(tn_tokenizer *t, const char *folder, size_t n, const char *file)
+{
+    char path[4096];
+    tni_bytes text = { 0 };
+    tni_json_tree tree = { 0 };
+    snprintf(path, sizeof path, "%.*s%s", (int)n, folder, file);
+    if (access(path, F_OK) != 0) return true;
+    bool ok = tni_lm_tree("tn_tokenizer_load", path, &text, &tree) == TN_OK;
+    if (ok) {
+        name(t, tree.node, "bos_token", &t->bos);
+        name(t, tree.node, "eos_token", &t->eos);
+        name(t, tree.node, "pad_token", &t->pad);
+    }
+    tni_json_tree_free(&tree);
+    tni_bytes_free(&text);
+    return ok;
+}
+
+static bool ends_in(const char *text, const char *end)
+{
+    const size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
+/* What the other files than a tokenizer.json mean without saying it. */
+static void find_ends(tn_tokenizer *t, bool vocab)
+{
+    const int64_t end = tn_tokenizer_id(t, "<|endoftext|>");
+    t->bos = tn_tokenizer_id(t, "<|begin_of_text|>");
+    t->eos = tn_tokenizer_id(t, "<|end_of_text|>");
+    if (t->eos < 0) t->eos = end;
+    if (vocab && !t->normal) t->bos = end; /* GPT-2, not Qwen */
+}
+
+/* A file by its name, or the first of these in a folder; and what is beside it. o: tiktoken's. */
+static bool load(tn_tokenizer *t, const char *path, const tn_tiktoken_options *o)
+{
+    static const char *const files[] = { "tokenizer.json", "vocab.json", "tokenizer.model" };
+    const char *f = o ? "tn_tokenizer_load_tiktoken" : "tn_tokenizer_load", *given = path;
+    char inside[4096];
+    int i = o ? 2 : 0;
+    do {
+        path = given;
+        if (tni_lm_file(f, &path, files[i], inside, sizeof inside) != TN_OK) return false;
+    } while (path != given && access(path, F_OK) != 0 && ++i < 3);
+    if (i == 3)
+        return tni_false(tni_file_error(TN_E_IO, f, given,
+                                        "no tokenizer.json, vocab.json or tokenizer.model in it"));
+    const char *slash = strrchr(path, '/');
+    const size_t n = slash ? (size_t)(slash - path) + 1 : 0;
+    const bool ranks = o || ends_in(path, ".tiktoken") || ends_in(path, ".model");
+    const bool vocab = !ranks && strcmp(path + n, "vocab.json") == 0;
+    tni_bytes file = { 0 };
+    bool ok = ranks   ? tni_ranks_read(t, path, o ? o : &(tn_tiktoken_options){ 0 })
+                : vocab ? tni_vocab_read(t, path, n)
+                      : tni_bytes_file(&file, f, path, TNI_LARGEST) == TN_OK &&
+                            tni_tokenizer_read(t, path, &file);
+    if (ok && (ranks || vocab)) find_ends(t, vocab);
+    ok = ok && (!vocab || read_config(t, path, n, "special_tokens_map.json")) &&
+         read_config(t, path, n, "tokenizer_config.json");
+    tni_bytes_free(&file);
+    return ok;
+}
+
+static tn_tokenizer *make(const char *path, const tn_tiktoken_options *o)
+{
+    tn_tokenizer *t = tni_tokenizer_new();
+    if (!t || load(t, path, o)) return t;
     tn_tokenizer_free(t);
     return NULL;
+}
+
+tn_tokenizer *tn_tokenizer_load(const char *path)
+{
+    return make(path, NULL);
+}
+
+tn_tokenizer *tn_tokenizer_load_tiktoken(const char *path, tn_tiktoken_options options)
+{
+    return make(path, &options);
 }
 
 /* ---- what it has ----------------------------------------------------------------------------- */
@@ -158,7 +206,7 @@ int64_t tn_tokenizer_id(const tn_tokenizer *t, const char *token)
 tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *path)
 {
     if (!t) return tni_poison("tn_tokenizer_save", "t");
-    return tni_file_replace("tn_tokenizer_save", path, t->file, t->n_file);
+    return tni_file_replace("tn_tokenizer_save", path, t->file.data, t->file.n);
 }
 
 /* ---- text to ids ----------------------------------------------------------------------------- */

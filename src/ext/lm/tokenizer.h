@@ -20,12 +20,21 @@ enum { TNI_STAGES = 24, TNI_NO_ID = -1, TNI_KNOWN = 1 << 15, TNI_LARGEST = 1 << 
  * space becomes spaces; ideographs get spaces around; NFC; NFD without its marks; lower case. */
 enum { TNI_CLEAN = 1, TNI_IDEOGRAPHS = 2, TNI_COMPOSE = 4, TNI_NO_ACCENTS = 8, TNI_LOWER = 16 };
 
+/* Or, of SentencePiece: a mark in front, and in place of each space. */
+#define TNI_MARK "\u2581"
+enum { TNI_PREPEND = 32, TNI_SPACES = 64 };
+/* The same by Metaspace, which puts a mark in front of nothing, the text, all between added tokens;
+ * and where a marked text is cut: nowhere, before each word, before each mark. */
+enum { TNI_NO_METASPACE, TNI_NEVER, TNI_FIRST, TNI_ALWAYS };
+enum { TNI_WHOLE, TNI_WORDS, TNI_MARKS };
+
 typedef struct tni_token {
     struct tni_span {
         uint32_t at, n; /* in texts */
     } text, bytes;      /* as the vocabulary has it; what it stands for */
     bool there;         /* false: no token has this id */
-    bool word;          /* its letters stand for bytes */
+    bool word;          /* of the model: found in a text; its letters stand for bytes */
+    bool spells;        /* a byte of a character, of a marked text */
     bool special;
 } tni_token;
 
@@ -53,6 +62,7 @@ typedef struct tni_trie {
 } tni_trie;
 
 typedef struct tni_work tni_work;
+typedef struct tni_training tni_training;
 
 struct tn_tokenizer {
     tni_bytes texts;
@@ -68,6 +78,8 @@ struct tn_tokenizer {
     unsigned normal;               /* TNI_CLEAN ... */
     pcre2_code *split[TNI_STAGES]; /* finds words; NULL: puts a space in front of a text */
     size_t n_split;
+    bool marked, fallback, fuse, spells, strip; /* metaspace.c */
+    int metaspace, cut;
     bool pieces;          /* BERT's: words and ids of wordpiece.c */
     bool cleanup;         /* of spaces in decoded text */
     char prefix[32];      /* of tokens that continue a word */
@@ -75,8 +87,7 @@ struct tn_tokenizer {
     int64_t longest;      /* characters of a word that is not unknown */
     tn_ids before, after; /* around a text */
     int64_t bos, eos, pad;
-    char *file; /* the tokenizer.json that says all this */
-    size_t n_file;
+    tni_bytes file; /* the tokenizer.json that says all this */
     pthread_mutex_t lock;
     tni_work *idle; /* not in use */
 };
@@ -93,9 +104,10 @@ typedef struct tni_known {
 struct tni_work {
     const tn_tokenizer *t;
     tni_work *next;
+    tni_training *train; /* takes the words; NULL: their ids are wanted */
     tn_ids *out;
-    bool literal;
-    tni_known *known; /* TNI_KNOWN of them; NULL: none yet */
+    bool literal, first; /* first: what comes is at the beginning of the text */
+    tni_known *known;    /* TNI_KNOWN of them; NULL: none yet */
     tni_bytes normal, scratch;
     pcre2_match_data *match;
     pcre2_match_context *limits;
@@ -112,6 +124,7 @@ void tni_work_give(tni_work *w);
 /* ---- parts. Those that return a bool give false with a message ------------------------------- */
 
 /* tokenizer.c */
+tn_tokenizer *tni_tokenizer_new(void);
 bool tni_ids_add(tn_ids *ids, const int32_t *id, size_t n);
 /* vocabulary.c */
 uint64_t tni_word_hash(uint64_t seed, const char *text, size_t n);
@@ -122,8 +135,30 @@ bool tni_token_put(tn_tokenizer *t, tni_words *words, int32_t id); /* false: its
 bool tni_tokens_index(tn_tokenizer *t, size_t more); /* all; `more` will be added by text */
 /* A hash table for n items of `size` bytes: all bits are set, which marks free places. */
 void *tni_table(size_t n, size_t size, size_t *capacity);
+/* A tokenizer.json of byte-level BPE that is made; name: for messages. */
+typedef struct tni_layout {
+    const char *name, *pattern;     /* of words; NULL: GPT-2's */
+    bool compose, prefix, whole;    /* NFC; a space in front; ignore_merges */
+    tni_bytes added, vocab, merges; /* without their brackets */
+} tni_layout;
+/* A token, with the flags that m says, NULL: none; special as given. */
+bool tni_layout_added(tni_layout *l, int64_t id, const char *text, const tni_json_node *m,
+                      bool special);
+void tni_layout_word(tni_layout *l, int64_t id, const char *bytes, size_t n);
+bool tni_layout_merge(tni_bytes *merges, const char *left,
+                      const char *right); /* false: not UTF-8 */
+bool tni_layout_read(tn_tokenizer *t, tni_layout *l,
+                     bool ok); /* as a tokenizer, if ok; frees all */
 /* tokenizer_read.c: a tokenizer.json, which is destroyed; name: for messages */
 bool tni_tokenizer_read(tn_tokenizer *t, const char *name, tni_bytes *json);
+void tni_letters(tni_bytes *to, const char *bytes, size_t n); /* in JSON */
+int tni_byte_of(int32_t c);
+/* train.c */
+bool tni_train_word(tni_training *s, const char *text, size_t n);
+/* layouts.c */
+/* Of a vocab.json, and merges.txt and other files in its folder, n bytes of the path. */
+bool tni_vocab_read(tn_tokenizer *t, const char *path, size_t n);
+bool tni_ranks_read(tn_tokenizer *t, const char *path, const tn_tiktoken_options *o);
 /* added.c */
 bool tni_trie_add(tni_trie *trie, const char *text, size_t n, int32_t id);
 void tni_trie_free(tni_trie *trie);
@@ -132,6 +167,13 @@ bool tni_normal_form(tni_work *w, const char **text, size_t *n);
 /* split.c */
 bool tni_split_words(tni_work *w, size_t stage, const char *text, size_t n);
 pcre2_code *tni_pattern(const char *name, const char *regex);
+/* metaspace.c */
+bool tni_mark_spaces(tni_bytes *to, const char **text, size_t *n, bool prepend);
+bool tni_marked_words(tni_work *w, const char *text, size_t n);
+int32_t tni_marked_token(const tn_tokenizer *t, const char *text, size_t n); /* of the model */
+size_t tni_marked_symbols(const tn_tokenizer *t, const char *word, size_t n, int32_t *symbol);
+void tni_marked_set(tn_tokenizer *t, tni_token *token, const char *text, size_t n); /* its bytes */
+bool tni_goes_on(const char *token); /* over the end of a word */
 /* wordpiece.c */
 bool tni_fold(tni_work *w, const char **text, size_t *n, unsigned how); /* not to compose */
 bool tni_bert_words(tni_work *w, const char *text, size_t n);

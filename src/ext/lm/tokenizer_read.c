@@ -10,6 +10,7 @@ typedef struct reading {
     tn_tokenizer *t;
     const char *name; /* for messages */
     bool byte_level;  /* the last pre-tokenizer was read */
+    int step;         /* of the decoder of a marked text, the next one */
     const char *undo; /* the prefix that the decoder WordPiece takes off; NULL: another decoder */
 } reading;
 
@@ -97,11 +98,11 @@ static bool read_merge(reading *r, const tni_json_node *merge, int32_t rank, tni
         return wrong(r, "merge %d is not of two tokens", (int)rank);
     both->n = 0;
     tni_bytes_add(both, left, n_left);
-    tni_bytes_add(both, right, strlen(right));
+    tni_bytes_add(both, right, strlen(right) + 1);
     if (both->failed) return false;
     int32_t a = tni_find(t, &t->by_text, left, n_left);
     int32_t b = tni_find(t, &t->by_text, right, strlen(right));
-    int32_t c = tni_find(t, &t->by_text, both->data ? both->data : "", both->n);
+    int32_t c = tni_find(t, &t->by_text, both->data, both->n - 1);
     if (a < 0 || b < 0 || c < 0)
         return wrong(r, "merge %d, \"%.40s\" and \"%.40s\": %s is no token", (int)rank, left, right,
                      a < 0   ? "the first"
@@ -110,6 +111,7 @@ static bool read_merge(reading *r, const tni_json_node *merge, int32_t rank, tni
     uint64_t key;
     tni_pair *pair = tni_pair_place(t, a, b, &key);
     *pair = (tni_pair){ key, rank, c };
+    if (t->cut == TNI_WORDS && tni_goes_on(both->data)) t->cut = TNI_WHOLE;
     return true;
 }
 
@@ -137,17 +139,40 @@ static bool plain_bpe(reading *r, const tni_json_node *model)
     static const char *const texts[] = { "continuing_subword_prefix", "end_of_word_suffix" };
     const tni_json_node *dropout = tni_json_get(model, "dropout");
     if (dropout && (dropout->kind != '0' || dropout->number)) return lacking(r, "model.dropout");
-    if (tni_json_get_flag(model, "byte_fallback", false)) return lacking(r, "model.byte_fallback");
+    if (tni_json_get_flag(model, "byte_fallback", false) && !r->t->marked)
+        return lacking(r, "model.byte_fallback of another text than one with U+2581 for spaces");
     for (int i = 0; i < 2; i++)
         if (*tni_json_get_text(model, texts[i], "")) return lacking(r, "model.%s", texts[i]);
     if (r->t->pieces || r->undo) return lacking(r, "BPE with a part of WordPiece's");
-    return r->byte_level || lacking(r, "a pre-tokenizer other than ByteLevel at the end");
+    if (r->t->marked && (r->byte_level || r->t->n_split || !r->step))
+        return lacking(r, "U+2581 for spaces with other pre-tokenizers, or without a decoder");
+    return r->byte_level || r->t->marked ||
+           lacking(r, "a pre-tokenizer other than ByteLevel at the end");
+}
+
+/* Tokens of bytes, and of what is unknown, in a marked text. */
+static bool read_fallback(reading *r, const tni_json_node *model)
+{
+    tn_tokenizer *t = r->t;
+    const char *unknown = tni_json_get_text(model, "unk_token", NULL);
+    t->fallback = tni_json_get_flag(model, "byte_fallback", false);
+    t->fuse = tni_json_get_flag(model, "fuse_unk", false);
+    t->unknown = unknown ? tni_find(t, &t->by_text, unknown, strlen(unknown)) : TNI_NO_ID;
+    bool all = t->fallback;
+    for (int b = 0; b < 256; b++) {
+        char name[8];
+        snprintf(name, sizeof name, "<0x%02X>", b);
+        if ((t->byte[b] = tni_find(t, &t->by_text, name, 6)) < 0) all = false;
+    }
+    if (!t->cut && !t->whole && (all || !unknown)) t->cut = TNI_WORDS;
+    return !unknown || t->unknown >= 0 || wrong(r, "unk_token \"%.60s\" is no token", unknown);
 }
 
 /* Where a byte has no token, unk_token would stand for it. */
 static bool check_bytes(reading *r, const tni_json_node *model)
 {
     bool all = !tni_json_get(model, "unk_token");
+    if (r->t->marked) return read_fallback(r, model);
     for (int b = 0; b < 256 && !all; b++)
         if (r->t->byte[b] < 0) return lacking(r, "model.unk_token");
     return true;
@@ -159,7 +184,7 @@ static bool read_pieces(reading *r, const tni_json_node *model, size_t n_added)
     const char *prefix = tni_json_get_text(model, "continuing_subword_prefix", "##");
     const char *unknown = tni_json_get_text(model, "unk_token", "[UNK]");
     const tni_json_node *longest = tni_json_get(model, "max_input_chars_per_word");
-    if (!t->pieces || t->n_split || r->byte_level)
+    if (!t->pieces || t->n_split || r->byte_level || t->marked)
         return lacking(r, "WordPiece with another pre-tokenizer than BertPreTokenizer");
     if (!r->undo || !is(r->undo, prefix)) return lacking(r, "WordPiece without its decoder");
     if (strlen(prefix) >= sizeof t->prefix) return lacking(r, "the prefix %.60s...", prefix);
@@ -175,6 +200,8 @@ static bool read_model(reading *r, const tni_json_node *model, size_t n_added)
 {
     /* older files name no type */
     const char *type = type_of(model);
+    if ((r->t->normal & (TNI_PREPEND | TNI_SPACES)) == TNI_PREPEND)
+        return lacking(r, "the normalizer Prepend without Replace");
     if (is(type, "WordPiece")) return read_pieces(r, model, n_added);
     if (!is(type, "BPE") && (*type || !tni_json_get(model, "merges")))
         return lacking(r, "the model %.60s: want BPE or WordPiece", *type ? type : "without type");
@@ -195,6 +222,7 @@ static bool find_in_text(reading *r, const tni_json_node *a, int32_t id)
     if (!work) return false;
     bool ok = tni_normal_form(work, &text, &n) &&
               (n == 0 || tni_trie_add(&r->t->normalised, text, n, id));
+    if (r->t->marked && ok) tni_marked_set(r->t, &r->t->token[id], text, n); /* as the package */
     tni_work_give(work);
     return ok;
 }
@@ -215,7 +243,10 @@ static bool read_added(reading *r, const tni_json_node *a, int64_t most)
     if (token->there && other < 0)
         return wrong(r, "the added token \"%.60s\" has the id %d of \"%.60s\"", text, id,
                      t->texts.data + token->text.at);
-    if (!token->there && !tni_token_set(t, token, text)) return false;
+    if (!token->there) {
+        if (!tni_token_set(t, token, text)) return false;
+        token->word = false;
+    }
     if (other < 0) tni_token_put(t, &t->by_text, id);
     token->special = tni_json_get_flag(a, "special", false);
     for (int i = 0; i < 3; i++)
@@ -234,10 +265,21 @@ static bool read_all_added(reading *r, const tni_json_node *list)
 
 /* ---- normal forms, cuts ---------------------------------------------------------------------- */
 
+static bool replaces(const tni_json_node *part, const char *from, const char *to)
+{
+    return is(type_of(part), "Replace") && is(tni_json_get_text(part, "content", ""), to) &&
+           is(tni_json_get_text(tni_json_get(part, "pattern"), "String", ""), from);
+}
+
 static bool read_normalizer(reading *r, const tni_json_node *part)
 {
     const bool lower = tni_json_get_flag(part, "lowercase", true);
     unsigned *normal = &r->t->normal;
+    const bool prepend = is(tni_json_get_text(part, "prepend", ""), TNI_MARK);
+    if (replaces(part, " ", TNI_MARK) && !(*normal & ~TNI_PREPEND))
+        return *normal |= TNI_SPACES, r->t->marked = true;
+    if (prepend && is(type_of(part), "Prepend") && !(*normal & ~TNI_SPACES))
+        return (*normal |= TNI_PREPEND) != 0;
     if (*normal) return lacking(r, "more than one normalizer");
     if (is(type_of(part), "NFC")) return (*normal = TNI_COMPOSE) != 0;
     if (!is(type_of(part), "BertNormalizer"))
@@ -278,12 +320,34 @@ static bool read_byte_level(reading *r, const tni_json_node *part)
     return r->byte_level = true;
 }
 
+/* Older files have add_prefix_space in place of prepend_scheme. */
+static bool read_metaspace(reading *r, const tni_json_node *part)
+{
+    static const char *const schemes[] = { "", "never", "first", "always" };
+    const char *mark = tni_json_get_text(part, "replacement", ""), *scheme;
+    const bool prefix = tni_json_get_flag(part, "add_prefix_space", true);
+    scheme = tni_json_get_text(part, "prepend_scheme", schemes[prefix ? TNI_ALWAYS : TNI_NEVER]);
+    tn_tokenizer *t = r->t;
+    int k = TNI_ALWAYS;
+    while (k && !is(scheme, schemes[k])) k--;
+    if (!k || !is(mark, TNI_MARK) || t->normal || t->metaspace)
+        return lacking(r, "Metaspace with %.20s, %.20s and a normalizer or another one", mark,
+                       scheme);
+    t->metaspace = k;
+    t->cut = tni_json_get_flag(part, "split", true) ? TNI_MARKS : TNI_WHOLE;
+    return t->marked = true;
+}
+
 static bool read_pre_tokenizer(reading *r, const tni_json_node *part)
 {
     const char *type = type_of(part);
     bool each = tni_json_get_flag(part, "individual_digits", false);
     if (is(type, "ByteLevel")) return read_byte_level(r, part);
     if (is(type, "BertPreTokenizer")) return r->t->pieces = true;
+    if (is(type, "Metaspace")) return read_metaspace(r, part);
+    if (is(type, "Split") && r->t->normal & TNI_SPACES &&
+        is(tni_json_get_text(tni_json_get(part, "pattern"), "String", ""), " "))
+        return true; /* there are none */
     if (is(type, "Split")) return read_split(r, part);
     if (is(type, "Digits")) return add_split(r, each ? "\\p{N}" : "\\p{N}+");
     return lacking(r, "the pre-tokenizer %.60s", type);
@@ -343,9 +407,27 @@ static bool read_post_processor(reading *r, const tni_json_node *part)
     return add_named(r, part, "cls", before) && add_named(r, part, "sep", after);
 }
 
+/* Of a marked text: Replace, ByteFallback, Fuse, Strip, in this order. */
+static bool read_step(reading *r, const tni_json_node *part)
+{
+    static const char *const steps[] = { "Replace", "ByteFallback", "Fuse", "Strip" };
+    const tni_json_node *start = tni_json_get(part, "start"), *stop = tni_json_get(part, "stop");
+    int k = 0;
+    while (k < 4 && !is(type_of(part), steps[k])) k++;
+    const bool one = start && start->number == 1 && stop && stop->kind == '0' && !stop->number;
+    if (k == 4 || k < r->step || (k == 0 && !replaces(part, TNI_MARK, " ")) ||
+        (k == 3 && (r->step != 3 || !one || !is(tni_json_get_text(part, "content", ""), " "))))
+        return lacking(r, "the decoder %.60s, as it stands here", type_of(part));
+    r->step = k + 1;
+    if (k == 1) r->t->spells = true;
+    if (k == 3) r->t->strip = true;
+    return true;
+}
+
 static bool read_decoder(reading *r, const tni_json_node *part)
 {
     const char *type = type_of(part);
+    if (r->t->marked) return read_step(r, part);
     if (!is(type, "WordPiece"))
         return (is(type, "ByteLevel") && !r->undo) || lacking(r, "the decoder %.60s", type);
     r->undo = tni_json_get_text(part, "prefix", "##");
@@ -370,10 +452,8 @@ bool tni_tokenizer_read(tn_tokenizer *t, const char *name, tni_bytes *json)
 {
     reading r = { .t = t, .name = name };
     tni_json_tree tree = { 0 };
-    t->n_file = json->n;
-    t->file = tni_alloc(json->n);
-    if (t->file && json->n) memcpy(t->file, json->data, json->n);
-    bool ok = t->file && tni_lm_tree("tokenizer", name, json, &tree) == TN_OK;
+    tni_bytes_add(&t->file, json->data, json->n);
+    bool ok = !t->file.failed && tni_lm_tree("tokenizer", name, json, &tree) == TN_OK;
     ok = ok && read_root(&r, tree.node);
     tni_json_tree_free(&tree);
     return ok;

@@ -61,6 +61,7 @@ bool tni_tokens_index(tn_tokenizer *t, size_t more)
 {
     tni_words *words[] = { &t->by_text, &t->by_bytes };
     for (int i = 0; i < 2; i++) {
+        tni_free(words[i]->slot, words[i]->capacity * sizeof(int32_t));
         words[i]->slot = tni_table(t->n_token + more, sizeof(int32_t), &words[i]->capacity);
         if (!words[i]->slot) return false;
     }
@@ -69,7 +70,7 @@ bool tni_tokens_index(tn_tokenizer *t, size_t more)
         if (!tni_token_put(t, &t->by_text, (int32_t)i))
             return tni_false(tni_error(TN_E_FORMAT, "tokenizer: the token \"%.60s\" is there twice",
                                        t->texts.data + t->token[i].text.at));
-        if (t->token[i].word) tni_token_put(t, &t->by_bytes, (int32_t)i);
+        if (t->token[i].word && !t->marked) tni_token_put(t, &t->by_bytes, (int32_t)i);
     }
     for (int b = 0; b < 256; b++) t->byte[b] = tni_find(t, &t->by_bytes, &(char){ (char)b }, 1);
     return true;
@@ -88,12 +89,23 @@ tni_token *tni_token_at(tn_tokenizer *t, size_t id)
 }
 
 /* The byte of a letter: its own if printable in Latin 1, of the others from U+0100 on. -1: none. */
-static int byte_of(int32_t c)
+int tni_byte_of(int32_t c)
 {
     if ((c > ' ' && c < 0x7f) || (c > 0xa0 && c < 0x100 && c != 0xad)) return c;
     if (c >= 0x100 && c <= 0x120) return c - 0x100;
     if (c >= 0x121 && c <= 0x142) return c - 0x121 + 0x7f;
     return c == 0x143 ? 0xad : -1;
+}
+
+void tni_letters(tni_bytes *to, const char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        int32_t b = (unsigned char)bytes[i], c = b == 0xad ? 0x143 : b <= ' ' ? b + 0x100 : b;
+        if (b >= 0x7f && b <= 0xa0) c = b - 0x7f + 0x121;
+        if (c == '"' || c == '\\') tni_bytes_add(to, "\\", 1);
+        const char two[] = { (char)(0xc0 | c >> 6), (char)(0x80 | (c & 0x3f)) };
+        tni_bytes_add(to, c < 0x80 ? &(char){ (char)c } : two, c < 0x80 ? 1 : 2);
+    }
 }
 
 /* What ByteLevel's letters stand for; false, and nothing added: there are others. */
@@ -104,8 +116,8 @@ static bool letters_to_bytes(tni_bytes *to, const char *text, size_t n)
         int32_t c = -1;
         utf8proc_ssize_t k =
             utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(n - at), &c);
-        if (k <= 0 || byte_of(c) < 0) return to->n = before, false;
-        tni_bytes_add(to, &(char){ (char)byte_of(c) }, 1);
+        if (k <= 0 || tni_byte_of(c) < 0) return to->n = before, false;
+        tni_bytes_add(to, &(char){ (char)tni_byte_of(c) }, 1);
         at += (size_t)k;
     }
     return true;
@@ -119,6 +131,7 @@ bool tni_token_set(tn_tokenizer *t, tni_token *token, const char *text)
     if (t->texts.n > UINT32_MAX / 2)
         return tni_false(tni_error(TN_E_FORMAT, "the tokens have more than 2 GiB"));
     token->there = true;
+    if (t->marked) return tni_marked_set(t, token, text, n), token->word = !t->texts.failed;
     token->word = t->pieces || letters_to_bytes(&t->texts, text, n);
     const uint32_t begin = at + n + 1;
     if (token->word && !t->pieces)
