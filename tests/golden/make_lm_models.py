@@ -98,7 +98,8 @@ decoder("llama", LlamaForCausalLM(LlamaConfig(
     **common, num_key_value_heads=2, head_dim=8, rope_parameters={
         "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 32})))
-decoder("qwen2", Qwen2ForCausalLM(Qwen2Config(**common, num_key_value_heads=1, pad_token_id=0)))
+decoder("qwen2", Qwen2ForCausalLM(Qwen2Config(**common, num_key_value_heads=1, pad_token_id=0, rope_parameters={
+    "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 32, "beta_fast": 4.0})))
 decoder("qwen3", Qwen3ForCausalLM(Qwen3Config(**common, num_key_value_heads=2, head_dim=8)))
 decoder("smollm2", LlamaForCausalLM(LlamaConfig(**common, num_key_value_heads=4, tie_word_embeddings=True)))
 
@@ -124,7 +125,8 @@ encoder("bert", BertModel(BertConfig(
     max_position_embeddings=40)))
 rope = {}
 more = dict(linear=dict(factor=4.0),
-            llama3=dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64))
+            llama3=dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64),
+            yarn=dict(factor=2.0, original_max_position_embeddings=64))
 for kind, values in more.items():
     c = LlamaConfig(hidden_size=64, num_attention_heads=2, max_position_embeddings=128,
                     rope_parameters={"rope_type": kind, "rope_theta": 10000.0, **values})

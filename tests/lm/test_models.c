@@ -211,6 +211,8 @@ START_TEST(frequencies)
     check_rope(all, "linear", (tni_rope){ .type = TNI_ROPE_LINEAR, .factor = 4 });
     tni_rope llama3 = { .type = TNI_ROPE_LLAMA3, .factor = 8, .low = 1, .high = 4, .original = 64 };
     check_rope(all, "llama3", llama3);
+    tni_rope yarn = { .type = TNI_ROPE_YARN, .factor = 2, .slow = 1, .fast = 32, .original = 64 };
+    check_rope(all, "yarn", yarn);
 }
 END_TEST
 
@@ -371,6 +373,12 @@ static const struct {
       TN_E_UNSUPPORTED, "rope_type odd" },
     { "llama", "\"eos_token_id\": 2", "\"eos_token_id\": -1", TN_E_FORMAT, "" },
     { "llama", "}\n", "}", TN_E_FORMAT, "" },
+    { "qwen2", "\"beta_fast\": 4.0", "\"beta_fast\": 0.5", TN_E_FORMAT,
+      "beta_fast: want a number above beta_slow" },
+    { "qwen2", "\"beta_fast\": 4.0", "\"truncate\": false", TN_E_UNSUPPORTED,
+      "truncate other than null or true" },
+    { "qwen2", "\"beta_fast\": 4.0", "\"mscale\": 1.0", TN_E_UNSUPPORTED,
+      "mscale other than null or false" },
     { "gpt2", "\"add_cross_attention\": false", "\"add_cross_attention\": true", TN_E_UNSUPPORTED,
       "add_cross_attention" },
     { "gpt2", "\"n_head\": 4", "\"n_head\": 3", TN_E_FORMAT, "n_head: want a number that divides" },

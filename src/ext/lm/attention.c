@@ -138,6 +138,7 @@ tn_module *tni_lm_attention_new(const tni_lm_config *c, int64_t layer, const cha
     m->heads = c->heads, m->kv_heads = c->kv_heads, m->dim = c->head_dim;
     m->scale = c->scaled ? 1 / sqrt((double)c->head_dim) : 1;
     if (c->by_layer) m->scale /= (double)layer + 1;
+    if (c->family == TNI_LM_LLAMA) m->scale *= c->rope.attention * c->rope.attention;
     m->drop = c->attn_drop;
     m->rotated = c->family == TNI_LM_LLAMA, m->causal = c->family != TNI_LM_BERT;
     const int64_t first = names[1] ? wide : 3 * wide;

@@ -123,6 +123,11 @@ static const field rope_fields[] = {
     { "original_max_position_embeddings", LLAMA, REAL, AT(rope.original) },
     { "low_freq_factor", LLAMA, REAL, AT(rope.low) },
     { "high_freq_factor", LLAMA, REAL, AT(rope.high) },
+    { "beta_slow", LLAMA, REAL, AT(rope.slow) },
+    { "beta_fast", LLAMA, REAL, AT(rope.fast) },
+    { "attention_factor", LLAMA, REAL, AT(rope.attention) },
+    { "mscale", LLAMA, NEVER, 0 },
+    { "truncate", LLAMA, ALWAYS, 0 },
 };
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -166,7 +171,7 @@ static tn_status read_ends(reader *r, const tni_json_node *v)
 
 static tn_status read_rope_type(reader *r, const tni_json_node *v)
 {
-    static const char *const names[] = { "default", "linear", "llama3", NULL };
+    static const char *const names[] = { "default", "linear", "llama3", "yarn", NULL };
     return read_name(r, v, names, &r->c->rope.type);
 }
 
@@ -277,6 +282,13 @@ static tn_status check_rope(reader *r)
         return wrong(r, "factor", "a number above 0");
     if (rope->type == TNI_ROPE_LLAMA3 && !(rope->low > 0 && rope->high > rope->low))
         return wrong(r, "high_freq_factor", "low_freq_factor above 0, and this above it");
+    if (rope->slow == 0) rope->slow = 1;
+    if (rope->fast == 0) rope->fast = 32;
+    if (rope->type == TNI_ROPE_YARN && !(rope->fast > rope->slow))
+        return wrong(r, "beta_fast", "a number above beta_slow");
+    if (rope->type != TNI_ROPE_YARN) rope->attention = 1;
+    if (rope->attention == 0) /* Peng et al., section 3.3 */
+        rope->attention = rope->factor > 1 ? 0.1 * log(rope->factor) + 1 : 1;
     return TN_OK;
 }
 

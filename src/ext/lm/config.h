@@ -7,13 +7,20 @@
 
 enum { TNI_LM_LAYERS = 1024, TNI_LM_HEAD = 1024, TNI_LM_ENDS = 8, TNI_LM_FILE = 1 << 24 };
 
-typedef enum tni_rope_type { TNI_ROPE_DEFAULT, TNI_ROPE_LINEAR, TNI_ROPE_LLAMA3 } tni_rope_type;
+typedef enum tni_rope_type {
+    TNI_ROPE_DEFAULT,
+    TNI_ROPE_LINEAR,
+    TNI_ROPE_LLAMA3,
+    TNI_ROPE_YARN
+} tni_rope_type;
 
 /* Rotary positions; a field that the file lacks is 0 until config.c has checked it. */
 typedef struct tni_rope {
     int64_t type; /* tni_rope_type */
     int64_t dim;  /* elements of a head */
     double theta, factor, original, low, high;
+    double slow, fast; /* of yarn: turns in the original context */
+    double attention;  /* queries and keys are multiplied by this */
     double partial;
 } tni_rope;
 

@@ -117,9 +117,28 @@ static void llama3(const tni_rope *r, float *f)
     }
 }
 
+/* The pair of elements that turns so often in the original context; not a whole number. */
+static double pair_of(const tni_rope *r, double turns)
+{
+    return (double)r->dim * log(r->original / (turns * 2 * M_PI)) / (2 * log(r->theta));
+}
+
+/* Pairs up to that of fast turns stay, those from that of slow ones on are divided by factor, those
+ * between are interpolated: Peng et al., YaRN (2023), section 3.2, by pairs as in their program. */
+static void yarn(const tni_rope *r, float *f)
+{
+    const double first = fmax(floor(pair_of(r, r->fast)), 0);
+    const double last = fmin(ceil(pair_of(r, r->slow)), (double)r->dim - 1);
+    const float width = (float)(last == first ? 0.001 : last - first);
+    for (int64_t i = 0; i < r->dim / 2; i++) {
+        const float keep = 1.0F - fminf(fmaxf(((float)i - (float)first) / width, 0), 1);
+        f[i] = f[i] / (float)r->factor * (1.0F - keep) + f[i] * keep;
+    }
+}
+
 /* Of dim / 2 pairs of elements: f_i = theta^(-2i/dim), computed in f32 as the models' authors did:
  * Su et al., RoFormer (2021), section 3.4.2. For longer texts than those of the training they are
- * made smaller: linear (Chen et al., Position Interpolation, 2023), llama3 (Llama 3.1's own). */
+ * made smaller: linear (Chen et al., Position Interpolation, 2023), llama3 (Llama 3.1's own), yarn. */
 void tni_rope_frequencies(const tni_rope *r, float *f)
 {
     for (int64_t i = 0; i < r->dim / 2; i++)
@@ -127,6 +146,7 @@ void tni_rope_frequencies(const tni_rope *r, float *f)
     if (r->type == TNI_ROPE_LINEAR)
         for (int64_t i = 0; i < r->dim / 2; i++) f[i] /= (float)r->factor;
     if (r->type == TNI_ROPE_LLAMA3) llama3(r, f);
+    if (r->type == TNI_ROPE_YARN) yarn(r, f);
 }
 
 /* ---- all layers ------------------------------------------------------------------------------ */
