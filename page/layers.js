@@ -170,13 +170,12 @@ function layerRow(layer, i) {
     const draw = (fresh) => {
         const x = values(`act ${i}`);
         if (x && fresh) act.add(x);
-        const g = values(`act_grad ${i}`);
-        if (g && fresh) grad.add(g);
         const zeros = number(`act ${i} zeros`);
         put(toldAct, x ? `out ${digits(number(`act ${i} mean`), 2)} ± ${digits(number(`act ${i} std`), 2)}` +
             (zeros > 0.01 ? `, ${percent(zeros)} zeros` : '') : 'out –');
-        const last = values(`act_grad ${i}`);
-        put(toldGrad, last ? `gradient norm ${digits(norm(last))}` : 'gradient –');
+        const g = values(`act_grad ${i}`);
+        if (g && fresh) grad.add(g);
+        put(toldGrad, g ? `gradient norm ${digits(norm(g))}` : 'gradient –');
         put(shape, model.layers[i]?.shape?.length ? `[${model.layers[i].shape}]` : '');
         if (plot) plot.draw();
         if (!few || node.querySelector('details').open) parts.forEach((p) => p.draw());
