@@ -107,11 +107,7 @@ tn_tensor *tni_with_axes(const tni_grad *g, tn_tensor *t)
 /* The number of elements reduced to each result. */
 static double reduced_count(const tni_grad *g)
 {
-    const tni_reduce_args *args = g->args;
-    double n = 1.0;
-    for (int d = 0; d < g->in[0].shape.rank; d++)
-        if (args->axes >> d & 1u) n *= (double)g->in[0].shape.size[d];
-    return n;
+    return (double)tni_shape_numel(&g->in[0].shape) / (double)tni_shape_numel(&g->out[0].shape);
 }
 
 int tni_mask_axes(unsigned mask, int rank, int *axes)
@@ -140,15 +136,20 @@ tn_tensor *tni_shared_gradient(const tni_grad *g, tn_tensor *dy, tn_tensor *equa
 
 /* ---- sum, mean ------------------------------------------------------------------------------- */
 
+/* t in x's shape; one number, of all of x, needs no axes for that. */
+static tn_status give_expanded(tni_grad *g, tn_tensor *t)
+{
+    return tni_give_dx(g, tn_expand(t && t->shape.rank ? tni_with_axes(g, t) : t, g->in[0].shape));
+}
+
 static tn_status sum_backward(tni_grad *g)
 {
-    return tni_give_dx(g, tn_expand(tni_with_axes(g, g->dy), g->in[0].shape));
+    return give_expanded(g, g->dy);
 }
 
 static tn_status mean_backward(tni_grad *g)
 {
-    tn_tensor *share = tn_mul_scalar(tni_with_axes(g, g->dy), 1.0 / reduced_count(g));
-    return tni_give_dx(g, tn_expand(share, g->in[0].shape));
+    return give_expanded(g, tn_mul_scalar(g->dy, 1.0 / reduced_count(g)));
 }
 
 TNI_REDUCE_OP(sum, TNI_REDUCE_SUM, "y = sum x", "dx = dy", 0, sum_backward)
@@ -182,9 +183,7 @@ static tn_tensor *spread(const tni_grad *g, tn_tensor *dy, double factor)
 
 static double degrees(const tni_grad *g)
 {
-    const tni_reduce_args *args = g->args;
-    double n = reduced_count(g);
-    return n > args->p ? n - args->p : 0.0;
+    return fmax(reduced_count(g) - ((const tni_reduce_args *)g->args)->p, 0.0);
 }
 
 static tn_status var_backward(tni_grad *g)
