@@ -126,8 +126,7 @@ static const char *renew_optimizer(void)
     end_stage();
     TN_SCOPE next = new_optimizer();
     if (!next) return said(tn_error_status());
-    tn_optim_free(live.opt);
-    live.opt = next;
+    tn_optim_free(live.opt), live.opt = next;
     return "";
 }
 
@@ -323,11 +322,8 @@ static const char *steps(int n)
 {
     const clock_t from = clock();
     const char *wrong = "";
-    for (int i = 0; i < n && !*wrong; i++) {
-        wrong = forward(i == n - 1); /* gradients are looked at after the last one */
-        if (!*wrong) wrong = backward();
-        if (!*wrong) wrong = update();
-    }
+    for (int i = 0; i < n && !*wrong; i++) /* gradients are looked at after the last one */
+        if (!*(wrong = forward(i == n - 1)) && !*(wrong = backward())) wrong = update();
     live.seconds += (double)(clock() - from) / CLOCKS_PER_SEC;
     return wrong;
 }
@@ -494,16 +490,13 @@ static double of_slot(const char *what, const char *name)
     TN_SCOPE TN_NO_GRAD
     {
         tn_tensor *t = slot(name), *f = t ? tn_to_dtype(tn_detach(t), TN_F64) : NULL;
-        if (f && strcmp(what, "norm") == 0)
-            x = norm_of(t);
-        else if (strcmp(what, "grad") == 0)
-            x = norm_of(tn_grad(t));
-        else if (strcmp(what, "mean") == 0)
-            x = tn_item(tn_mean(f, NULL, 0, false));
-        else if (strcmp(what, "max") == 0)
-            x = tn_item(tn_max_all(f));
-        else if (strcmp(what, "moved") == 0 && live.start && tn_list_has(live.start, name))
-            x = norm_of(tn_sub(f, tn_to_dtype(tn_list_get(live.start, name), TN_F64)));
+        const bool moved = !strcmp(what, "moved") && live.start && tn_list_has(live.start, name);
+        x = strcmp(what, "norm") == 0   ? norm_of(t)
+            : strcmp(what, "grad") == 0 ? norm_of(tn_grad(t))
+            : strcmp(what, "mean") == 0 ? tn_item(tn_mean(f, NULL, 0, false))
+            : strcmp(what, "max") == 0  ? tn_item(tn_max_all(f))
+            : moved ? norm_of(tn_sub(f, tn_to_dtype(tn_list_get(live.start, name), TN_F64)))
+                    : NAN;
         tn_error_clear();
     }
     return x;
@@ -552,17 +545,17 @@ double live_number(const char *what)
         { "clip_factor", live.factor }, { "classes", live.data.classes },
         { "test_loss", live.score[0] }, { "test_accuracy", live.score[1] },
         { "train_loss", live.score[2] }, { "train_accuracy", live.score[3] },
-        { "parameters", live.model.net ? (double)tn_count_parameters(live.model.net, false) : NAN },
         /* clang-format on */
     };
     char word[3][64] = { "", "", "" };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(what, known[i].name) == 0) return known[i].value;
     int n = sscanf(what, "%63s %63s %63s", word[0], word[1], word[2]);
     if (n == 3 && strcmp(word[0], "act") == 0) return of_activation(act(atoi(word[1])), word[2]);
     if (n == 2) return of_slot(word[0], word[1]);
     if (strcmp(what, "grad_norm") == 0) return grad_norm(INFINITY);
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(what, known[i].name) == 0) return known[i].value;
-    return NAN;
+    const bool counts = strcmp(what, "parameters") == 0 && live.model.net;
+    return counts ? (double)tn_count_parameters(live.model.net, false) : NAN;
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
