@@ -121,7 +121,7 @@ function measure(now) {
     if (now - meter.since < 500) return;
     const seconds = (now - meter.since) / 1000;
     const steps = Math.max(0, Math.round((app.steps - meter.steps) / seconds));
-    $('speed').textContent = `${steps} steps/s, ${Math.round(meter.frames / seconds)} frames/s`;
+    $('speed').textContent = `${steps}\u00a0steps/s, ${Math.round(meter.frames / seconds)}\u00a0frames/s`;
     Object.assign(meter, { frames: 0, steps: app.steps, since: now });
 }
 
