@@ -37,19 +37,16 @@ const evaluateLine = () => ({ digits: 'evaluate 128', text: 'evaluate 8' }[setup
 
 /* Losses and accuracies of the whole parts, for the curves and the figures. */
 function evaluate() {
-    const from = performance.now();
-    if (tell(evaluateLine())) return;
-    readCurves();
-    app.evaluateMs = performance.now() - from;
+    app.evaluateMs = timed(() => tell(evaluateLine()) || readCurves());
     redraw();
 }
 
 /* After steps that were taken, n of them or fewer: the curve of the batch's loss. */
 function afterSteps(n) {
     app.steps += n;
-    const loss = number('loss');
-    app.curves.batch.add(number('step'), loss);
-    for (const s of app.series) if (s.live) s.curve.add(number('step'), loss);
+    const loss = number('loss'), step = number('step');
+    app.curves.batch.add(step, loss);
+    for (const s of app.series) if (s.live) s.curve.add(step, loss);
     if (app.lesson) noteStep(loss);
     app.fresh = true;
     redraw();
@@ -122,7 +119,7 @@ function measure(now) {
     if (now - meter.since < 500) return;
     const seconds = (now - meter.since) / 1000;
     const steps = Math.max(0, Math.round((app.steps - meter.steps) / seconds));
-    $('speed').textContent = `${steps} steps/s, ${Math.round(meter.frames / seconds)} frames/s`;
+    $('speed').textContent = `${steps}\u00a0steps/s, ${Math.round(meter.frames / seconds)}\u00a0frames/s`;
     Object.assign(meter, { frames: 0, steps: app.steps, since: now });
 }
 

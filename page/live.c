@@ -126,8 +126,7 @@ static const char *renew_optimizer(void)
     end_stage();
     TN_SCOPE next = new_optimizer();
     if (!next) return said(tn_error_status());
-    tn_optim_free(live.opt);
-    live.opt = next;
+    tn_optim_free(live.opt), live.opt = next;
     return "";
 }
 
@@ -323,11 +322,8 @@ static const char *steps(int n)
 {
     const clock_t from = clock();
     const char *wrong = "";
-    for (int i = 0; i < n && !*wrong; i++) {
-        wrong = forward(i == n - 1); /* gradients are looked at after the last one */
-        if (!*wrong) wrong = backward();
-        if (!*wrong) wrong = update();
-    }
+    for (int i = 0; i < n && !*wrong; i++) /* gradients are looked at after the last one */
+        if (!*(wrong = forward(i == n - 1)) && !*(wrong = backward())) wrong = update();
     live.seconds += (double)(clock() - from) / CLOCKS_PER_SEC;
     return wrong;
 }
@@ -543,20 +539,20 @@ double live_number(const char *what)
         { "clip_factor", live.factor }, { "classes", live.data.classes },
         { "test_loss", live.score[0] }, { "test_accuracy", live.score[1] },
         { "train_loss", live.score[2] }, { "train_accuracy", live.score[3] },
-        { "parameters", live.model.net ? (double)tn_count_parameters(live.model.net, false) : NAN },
         /* clang-format on */
     };
     char word[3][64] = { "", "", "" };
     double of_layer = NAN;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(what, known[i].name) == 0) return known[i].value;
     int n = sscanf(what, "%63s %63s %63s", word[0], word[1], word[2]);
     if (n == 3 && strcmp(word[0], "act") == 0)
         TN_SCOPE TN_NO_GRAD of_layer = measure(act(atoi(word[1])), word[2]);
     if (n == 3) return of_layer;
     if (n == 2) return of_slot(word[0], word[1]);
     if (strcmp(what, "grad_norm") == 0) return grad_norm(INFINITY);
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(what, known[i].name) == 0) return known[i].value;
-    return NAN;
+    const bool counts = strcmp(what, "parameters") == 0 && live.model.net;
+    return counts ? (double)tn_count_parameters(live.model.net, false) : NAN;
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */

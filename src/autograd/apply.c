@@ -114,26 +114,25 @@ static tni_node *node_new(const tni_call *c, size_t args_size)
     tni_node *node = tni_alloc(nbytes);
     if (!node) return NULL;
     memset(node, 0, empty);
-    char *at = (char *)(node + 1);
     atomic_init(&node->refs, 1);
-    node->n_in = c->n_in;
-    node->n_out = c->n_out;
-    node->n_saved = c->n_saved;
-    node->op = c->op;
-    node->nbytes = nbytes;
-    node->edge = (tni_edge *)(void *)at;
-    at += n_in * sizeof(tni_edge);
-    node->x = (tni_saved *)(void *)at;
-    at += n_in * sizeof(tni_saved);
-    node->pending = (tn_tensor **)(void *)at;
-    at += n_out * sizeof(tn_tensor *);
-    node->gm = (tni_gradmeta **)(void *)at;
-    at += n_out * sizeof(tni_gradmeta *);
-    node->saved = (tn_tensor **)(void *)at;
+    node->n_in = c->n_in, node->n_out = c->n_out, node->n_saved = c->n_saved;
+    node->op = c->op, node->nbytes = nbytes;
+    node->edge = (tni_edge *)(void *)(node + 1);
+    node->x = (tni_saved *)(void *)(node->edge + n_in);
+    node->pending = (tn_tensor **)(void *)(node->x + n_in);
+    node->gm = (tni_gradmeta **)(void *)(node->pending + n_out);
+    node->saved = (tn_tensor **)(void *)(node->gm + n_out);
     node->in = (tni_meta *)(void *)((char *)node + empty);
     node->out = node->in + n_in;
     node->args = (char *)node + args_at;
     return node;
+}
+
+static void describe(tni_meta *meta, const tn_tensor *t)
+{
+    meta->shape.rank = t->shape.rank;
+    memcpy(meta->shape.size, t->shape.size, sizeof t->shape.size); /* as in handle_new */
+    meta->dtype = t->dtype, meta->absent = tni_none(t);
 }
 
 tn_status tni_record(const tni_call *c, size_t args_size)
@@ -147,7 +146,7 @@ tn_status tni_record(const tni_call *c, size_t args_size)
     if (c->op->keep) c->op->keep(node->args);
     for (int i = 0; i < c->n_in; i++) {
         tn_tensor *t = c->in[i];
-        node->in[i] = (tni_meta){ t->shape, t->dtype, tni_none(t) };
+        describe(&node->in[i], t);
         if (t->requires_grad) {
             tni_edge *edge = &node->edge[i];
             if (t->node) {
@@ -160,8 +159,7 @@ tn_status tni_record(const tni_call *c, size_t args_size)
         }
         if (i < 16 && (reads & TNI_X(i)) && !tni_none(t) && !keep(node, i, t)) goto fail;
     }
-    for (int i = 0; i < c->n_out; i++)
-        node->out[i] = (tni_meta){ .shape = c->out[i]->shape, .dtype = c->out[i]->dtype };
+    for (int i = 0; i < c->n_out; i++) describe(&node->out[i], c->out[i]);
     if ((reads & TNI_Y) && !tni_save_alias(&node->y, c->out[0])) goto fail;
     if (reads & TNI_SAVED)
         for (int i = 0; i < c->n_saved; i++) node->saved[i] = tn_keep(c->saved[i]);

@@ -68,6 +68,20 @@ tn_scope tni_scope_ending(void)
     return (tn_scope){ depth, depth < 0 ? 0 : scopes.frames[depth].serial };
 }
 
+static void drop_tensor(void *t)
+{
+    tn_drop(t);
+}
+
+static void drop_newest(void)
+{
+    entry e = scopes.entries[--scopes.n];
+    if (TNI_LIKELY(e.drop == drop_tensor)) /* a call that is known takes less */
+        tn_drop(e.object);
+    else
+        e.drop(e.object);
+}
+
 static bool clear(tn_scope s)
 {
     do {
@@ -75,8 +89,7 @@ static bool clear(tn_scope s)
         scopes.depth = (size_t)s.depth + 1;
         scopes.lost = false;
         if (scopes.n <= scopes.frames[s.depth].first) return true;
-        entry e = scopes.entries[--scopes.n];
-        e.drop(e.object);
+        drop_newest();
     } while (is_open(s));
     return false;
 }
@@ -131,10 +144,7 @@ size_t tni_scope_mark(void)
 
 void tni_scope_cut(size_t mark)
 {
-    while (scopes.n > mark) {
-        entry e = scopes.entries[--scopes.n];
-        e.drop(e.object);
-    }
+    while (scopes.n > mark) drop_newest();
 }
 
 bool tni_scope_open(void)
@@ -166,11 +176,6 @@ tn_status tni_scope_add(const char *who, void *object, void (*drop)(void *object
     }
     scopes.entries[scopes.n++] = (entry){ object, drop };
     return TN_OK;
-}
-
-static void drop_tensor(void *t)
-{
-    tn_drop(t);
 }
 
 tn_tensor *tni_scope_adopt(const char *who, tn_tensor *t)

@@ -34,16 +34,16 @@ tn_shape tn_shape_from(int rank, const int64_t *sizes)
 
 int64_t tni_shape_numel(const tn_shape *shape)
 {
-    int64_t n = 1;
+    const uint64_t most = PTRDIFF_MAX / TNI_WIDEST;
+    uint64_t n = 1;
     bool zero = false;
     if (shape->rank < 0 || shape->rank > TN_MAX_RANK) return -1;
     for (int i = 0; i < shape->rank; i++) {
-        int64_t size = shape->size[i];
-        if (size < 0 || __builtin_mul_overflow(n, TNI_MAX(size, 1), &n)) return -1;
+        uint64_t size = (uint64_t)shape->size[i]; /* below 0: very large */
+        if (size > most || __builtin_mul_overflow(n, TNI_MAX(size, 1), &n) || n > most) return -1;
         zero |= size == 0;
     }
-    if (n > PTRDIFF_MAX / TNI_WIDEST) return -1;
-    return zero ? 0 : n;
+    return zero ? 0 : (int64_t)n;
 }
 
 tn_status tni_size_failed(const char *function, const tn_shape *shape)
@@ -222,14 +222,12 @@ static inline tn_tensor *handle_new(tni_storage *s, tn_dtype dtype, const tn_sha
     t->dtype = dtype;
     t->storage = s;
     t->offset = offset;
-    t->shape = *shape;
+    t->shape.rank = shape->rank;
+    memcpy(t->shape.size, shape->size, sizeof shape->size); /* whole: a call in wasm */
     t->requires_grad = false;
-    t->is_parameter = 0;
+    t->is_parameter = t->out_index = 0;
     t->is_buffer = 0;
-    t->out_index = 0;
-    t->node = NULL;
-    t->gm = NULL;
-    t->name = NULL;
+    t->node = NULL, t->gm = NULL, t->name = NULL;
     if (stride)
         memcpy(t->stride, stride, sizeof t->stride);
     else
@@ -372,9 +370,7 @@ TNI_NOINLINE static void bury(tn_tensor *t)
     write_epitaph(t, epitaph, sizeof epitaph);
     drop_held(t);
     t->storage = &empty;
-    t->node = NULL;
-    t->gm = NULL;
-    t->name = NULL;
+    t->node = NULL, t->gm = NULL, t->name = NULL;
     t->requires_grad = false;
     tni_memory_take();
     empty.backend = tni_cpu_backend();
@@ -426,8 +422,7 @@ void tni_swap_bytes(void *a, void *b, size_t from, size_t to)
     char *x = a, *y = b;
     for (size_t i = from; i < to; i++) {
         char was = x[i];
-        x[i] = y[i];
-        y[i] = was;
+        x[i] = y[i], y[i] = was;
     }
 }
 

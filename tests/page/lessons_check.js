@@ -1,5 +1,6 @@
 // Every lesson's lines natively and by WebAssembly under node: the same numbers on a first batch, the same outcome after
-// long runs, whose numbers part ways as sums are added in another order.
+// long runs, whose numbers part ways as sums are added in another order. Counts the numbers whose digits, as a lesson
+// shows them, are the same.
 // usage: node tests/page/lessons_check.js NATIVE-REPLAY REPLAY.js DIGITS TEXT
 'use strict';
 
@@ -10,6 +11,11 @@ const { join } = require('path');
 const [native, script, ...data] = process.argv.slice(2);
 const source = readFileSync(join(__dirname, '../../page/lessons.js'), 'utf8');
 const lessons = new Function(`${source}; return LESSONS;`)();
+
+// A number as the page writes it: engine.js's digits and percent, and what they call.
+const page = (path) => readFileSync(join(__dirname, '../..', path), 'utf8').replace("'use strict';", '');
+const shown = new Function(`${page('src/ext/trace/page/elements.js')}; ${page('page/engine.js')};
+  return (key, x) => (key === 'accuracy' ? percent(x) : digits(x));`)();
 
 // What each part of a lesson gives, as the page collects it.
 function play(program, before, lesson) {
@@ -31,7 +37,8 @@ function play(program, before, lesson) {
   });
 }
 
-let passed = 0, failed = 0;
+let passed = 0, failed = 0, alike = 0;
+const unlike = [];
 function check(what, right, told) {
   if (right) passed++;
   else {
@@ -41,17 +48,26 @@ function check(what, right, told) {
 }
 
 const near = (a, b) => Math.abs(a - b) <= 1e-4 * Math.max(Math.abs(a), Math.abs(b)) + 1e-6;
+function compare(where, key, x, y) {
+  if (shown(key, x) === shown(key, y)) alike++;
+  else unlike.push(`${where}: ${key} ${shown(key, x)}, ${shown(key, y)}`);
+}
+
 for (const lesson of lessons) {
   const here = play(native, [], lesson), there = play(process.execPath, [script], lesson);
   const again = play(process.execPath, [script], lesson);
   check(`${lesson.name}: the same bits again`, JSON.stringify(there) === JSON.stringify(again), 'other numbers');
   const [a, b] = [lesson.answer(here), lesson.answer(there)];
   check(`${lesson.name}: the outcome`, a === b, `${a} natively, ${b} by WebAssembly`);
+  lesson.run.forEach((part, i) => Object.keys(part.numbers || {})
+    .forEach((key) => compare(`${lesson.name}, ${part.label}`, key, here[i][key], there[i][key])));
   for (let i = 0; i < here.length && !lesson.run[i].lines.some((line) => line.startsWith('step ')); i++)
     for (const key of Object.keys(lesson.run[i].numbers || {})) {
       const [x, y] = [here[i][key], there[i][key]];
       check(`${lesson.name}: ${lesson.run[i].label}: ${key}`, near(x, y) || (Number.isNaN(x) && Number.isNaN(y)), `${x}, ${y}`);
     }
 }
+console.log(`${alike} of ${alike + unlike.length} numbers have the same digits where a lesson shows them; natively and not:`);
+console.log(unlike.join('\n'));
 console.log(`${passed} passed, ${failed} failed`);
 process.exit(failed ? 1 : 0);

@@ -139,13 +139,14 @@ static tn_status bce_with_logits_forward(tni_call *c)
 
 static tn_status bce_with_logits_backward(tni_grad *g)
 {
-    tn_tensor *x = g->x[0], *t = g->x[1];
-    if (g->need[0])
-        g->dx[0] = tni_composed()
-                       ? tn_mul(g->dy, tn_sub(tn_sigmoid(x), t))
-                       : tn_add(tni_fused3(TNI_T_bce_lead, g->dy, x, t, NULL, g->out, false),
-                                tni_fused2(TNI_B_bce_rest_grad, g->dy, x, NULL, g->out, false));
-    if (g->need[1]) g->dx[1] = tn_neg(tn_mul(g->dy, x));
+    tn_tensor *x = g->x[0], *t = g->x[1], *dy = g->dy;
+    if (g->need[0] && tni_composed())
+        g->dx[0] = tn_mul(dy, tn_sub(tn_sigmoid(x), t));
+    else if (g->need[0])
+        g->dx[0] = tni_fused2(TNI_B_add, tni_fused3(TNI_T_bce_lead, dy, x, t, NULL, g->out, false),
+                              tni_fused2(TNI_B_bce_rest_grad, dy, x, NULL, g->out, false), NULL,
+                              g->out, true);
+    if (g->need[1]) g->dx[1] = tn_neg(tn_mul(dy, x));
     return TN_OK;
 }
 

@@ -6,6 +6,7 @@
  */
 #include "autograd/ops/products.h"
 #include "autograd/ops/shared.h"
+#include "tensor/formulas.h"
 #include "tensor/walk.h"
 
 bool tni_merge_rows(const tn_tensor *t, int64_t *rows, int64_t *distance)
@@ -152,8 +153,9 @@ tn_status tni_linear_kernel_grad(tni_grad *g)
         if (i && sums) p.a_sums = tni_data(g->dx[2]);
         TNI_TRY(p.m && p.n ? tni_backend_of(dy)->gemm(&p) : TN_OK);
     }
-    if (g->need[2] && !sums) g->dx[2] = tn_sum(dy, (int[]){ 0 }, 1, false);
-    return TN_OK;
+    if (!g->need[2] || sums) return TN_OK;
+    const tni_array db = { tni_data(g->dx[2]), dy->dtype, 2, { 1, out }, { out, 1 } };
+    return tni_backend_of(dy)->reduce(&(tni_reduce){ TNI_R_sum, .y = db, .x = rows });
 }
 
 TNI_OP(matmul, 2, "C_ij = sum_k A_ik B_kj", "dA = dC B^T; dB = A^T dC", matmul_shape,

@@ -107,11 +107,7 @@ tn_tensor *tni_with_axes(const tni_grad *g, tn_tensor *t)
 /* The number of elements reduced to each result. */
 static double reduced_count(const tni_grad *g)
 {
-    const tni_reduce_args *args = g->args;
-    double n = 1.0;
-    for (int d = 0; d < g->in[0].shape.rank; d++)
-        if (args->axes >> d & 1u) n *= (double)g->in[0].shape.size[d];
-    return n;
+    return (double)tni_shape_numel(&g->in[0].shape) / (double)tni_shape_numel(&g->out[0].shape);
 }
 
 int tni_mask_axes(unsigned mask, int rank, int *axes)
@@ -140,9 +136,14 @@ tn_tensor *tni_shared_gradient(const tni_grad *g, tn_tensor *dy, tn_tensor *equa
 
 /* ---- sum, mean ------------------------------------------------------------------------------- */
 
-TNI_DX(sum_backward, tn_expand(tni_with_axes(g, g->dy), g->in[0].shape))
-TNI_DX(mean_backward,
-       tn_expand(tn_mul_scalar(tni_with_axes(g, g->dy), 1.0 / reduced_count(g)), g->in[0].shape))
+/* t in x's shape; one number, of all of x, needs no axes for that. */
+static tn_tensor *expanded(const tni_grad *g, tn_tensor *t)
+{
+    return tn_expand(t && t->shape.rank ? tni_with_axes(g, t) : t, g->in[0].shape);
+}
+
+TNI_DX(sum_backward, expanded(g, g->dy))
+TNI_DX(mean_backward, expanded(g, tn_mul_scalar(g->dy, 1.0 / reduced_count(g))))
 TNI_REDUCE_OP(sum, TNI_REDUCE_SUM, "y = sum x", "dx = dy", 0, sum_backward)
 TNI_REDUCE_OP(mean, TNI_REDUCE_REAL, "y = sum x / n", "dx = dy / n", 0, mean_backward)
 TNI_REDUCTION(tn_sum, sum)
@@ -174,9 +175,7 @@ static tn_tensor *spread(const tni_grad *g, tn_tensor *dy, double factor)
 
 static double degrees(const tni_grad *g)
 {
-    const tni_reduce_args *args = g->args;
-    double n = reduced_count(g);
-    return n > args->p ? n - args->p : 0.0;
+    return fmax(reduced_count(g) - ((const tni_reduce_args *)g->args)->p, 0.0);
 }
 
 TNI_DX(var_backward, spread(g, tni_with_axes(g, g->dy), 2.0 / degrees(g)))

@@ -274,7 +274,7 @@ int64_t tni_packed_item(tn_dtype in)
 static bool is_small(const tni_gemm *g)
 {
     if (g->dtype != TN_F32 && g->dtype != TN_F64) return false;
-    const int64_t most = TNI_BLAS_IS_PLAIN ? LEAST_SLOW - 1 : g->n >= TNI_SMALL_STRIP ? 512 : 64;
+    const int64_t most = TNI_BLAS_IS_PLAIN || g->n >= TNI_SMALL_STRIP ? TNI_SMALL_MOST : 64;
     if (g->m > most || g->n > most || g->k > most || g->batch > most) return false;
     int64_t numbers = g->batch * g->m * g->n, products = numbers * g->k;
     return numbers <= most / 2 && products > 0 && products <= most;

@@ -10,30 +10,25 @@ enum { STRIP = TNI_SMALL_STRIP };
 typedef REAL strip
     __attribute__((vector_size(STRIP * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
 
-/* The sums of a strip of a row of C. */
-TNI_INLINE void add_products(const tni_gemm *g, const REAL *a, const REAL *b, strip *c)
+/* B's rows one behind the other, since each row of C reads all of them. */
+static void turn(const tni_gemm *g, const REAL *b, REAL *to)
 {
-    const int64_t a_col = g->a_col, b_row = g->b_row, b_col = g->b_col;
-    strip sum = *c;
-    if (b_col == 1)
-        for (int64_t k = 0; k < g->k; k++, a += a_col, b += b_row) sum += *a * *(const strip *)b;
-    else
-        for (int64_t k = 0; k < g->k; k++, a += a_col, b += b_row)
-            sum += *a * (strip){ b[0],         b[b_col],     b[2 * b_col], b[3 * b_col],
-                                 b[4 * b_col], b[5 * b_col], b[6 * b_col], b[7 * b_col] };
-    *c = sum;
+    for (int64_t k = 0; k < g->k; k++)
+        for (int64_t j = 0; j < g->n; j++) *to++ = b[k * g->b_row + j * g->b_col];
 }
 
 /* A row of C in strips; the last begins within the one before, and leaves that one's columns. */
-TNI_INLINE void wide_row(const tni_gemm *g, const REAL *a, const REAL *b, REAL *c)
+TNI_INLINE void wide_row(const tni_gemm *g, const REAL *a, const REAL *b, ptrdiff_t b_row, REAL *c)
 {
     const REAL *bias = g->bias;
+    const ptrdiff_t a_col = g->a_col;
     for (int64_t j = 0; j < g->n; j += STRIP) {
         int64_t at = j + STRIP <= g->n ? j : g->n - STRIP;
         strip sum = { 0 };
         if (bias) sum = *(const strip *)(bias + at);
         if (g->accumulate) sum += *(const strip *)(c + at);
-        add_products(g, a, b + at * g->b_col, &sum);
+        const REAL *p = a, *q = b + at;
+        for (int64_t k = g->k; k > 0; k--, p += a_col, q += b_row) sum += *p * *(const strip *)q;
         if (at == j)
             *(strip *)(c + j) = sum;
         else
@@ -52,13 +47,16 @@ TNI_INLINE void narrow_row(const tni_gemm *g, const REAL *a, const REAL *b, REAL
 
 void K(tni_gemm_small)(const tni_gemm *g)
 {
+    REAL turned[TNI_SMALL_MOST];
+    const bool wide = g->n >= STRIP, turns = wide && g->b_col != 1;
     for (int64_t z = 0; z < g->batch; z++) {
         const REAL *a = (const REAL *)g->a + z * g->a_batch;
         const REAL *b = (const REAL *)g->b + z * g->b_batch;
         REAL *c = (REAL *)g->c + z * g->c_batch;
+        if (turns) turn(g, b, turned);
         for (int64_t i = 0; i < g->m; i++, a += g->a_row, c += g->c_row)
-            if (g->n >= STRIP)
-                wide_row(g, a, b, c);
+            if (wide)
+                wide_row(g, a, turns ? turned : b, turns ? g->n : g->b_row, c);
             else
                 narrow_row(g, a, b, c);
     }
