@@ -54,5 +54,6 @@ void scarce_allow(int64_t n);
 extern _Atomic int64_t *malloc_left;
 extern _Atomic int64_t malloc_refused; /* requests refused */
 extern bool malloc_for_good;           /* after the first, all are refused */
+extern _Atomic size_t malloc_most;     /* bytes of the largest request since it was set to 0 */
 
 #endif

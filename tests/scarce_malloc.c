@@ -16,6 +16,7 @@ static _Atomic int64_t left = -1;
 _Atomic int64_t *malloc_left = &left;
 _Atomic int64_t malloc_refused;
 bool malloc_for_good;
+_Atomic size_t malloc_most;
 
 /* Code of a library that does not survive a refusal, which is its own affair: OpenBLAS 0.3.21's
  * small kernels write to a NULL from malloc, C++ exceptions pass through C functions, and OpenMP's
@@ -31,8 +32,9 @@ static bool foreign(const void *code)
     return false;
 }
 
-static bool refuse(const void *code)
+static bool refuse(const void *code, size_t n)
 {
+    if (n > malloc_most) malloc_most = n;
     if (left < 0 || (left == 0 && foreign(code))) return false;
     if (left > 0) {
         left--;
@@ -46,22 +48,22 @@ static bool refuse(const void *code)
 
 void *malloc(size_t n)
 {
-    return refuse(__builtin_return_address(0)) ? NULL : __libc_malloc(n);
+    return refuse(__builtin_return_address(0), n) ? NULL : __libc_malloc(n);
 }
 void *calloc(size_t n, size_t size)
 {
-    return refuse(__builtin_return_address(0)) ? NULL : __libc_calloc(n, size);
+    return refuse(__builtin_return_address(0), n * size) ? NULL : __libc_calloc(n, size);
 }
 void *realloc(void *block, size_t n)
 {
-    return refuse(__builtin_return_address(0)) ? NULL : __libc_realloc(block, n);
+    return refuse(__builtin_return_address(0), n) ? NULL : __libc_realloc(block, n);
 }
 void *aligned_alloc(size_t alignment, size_t n)
 {
-    return refuse(__builtin_return_address(0)) ? NULL : __libc_memalign(alignment, n);
+    return refuse(__builtin_return_address(0), n) ? NULL : __libc_memalign(alignment, n);
 }
 int posix_memalign(void **block, size_t alignment, size_t n)
 {
-    *block = refuse(__builtin_return_address(0)) ? NULL : __libc_memalign(alignment, n);
+    *block = refuse(__builtin_return_address(0), n) ? NULL : __libc_memalign(alignment, n);
     return *block ? 0 : ENOMEM;
 }

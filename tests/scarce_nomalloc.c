@@ -4,3 +4,4 @@
 _Atomic int64_t *malloc_left;
 _Atomic int64_t malloc_refused;
 bool malloc_for_good;
+_Atomic size_t malloc_most;

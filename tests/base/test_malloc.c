@@ -10,13 +10,15 @@
  * Seen to fail, with jansson as the JSON reader: all but lock, idx, text and loader; latest then
  * named the older of two whole checkpoints. In src/io/input.c, tni_errno() without ENOMEM: save,
  * save_pt, checkpoint, numbered, latest. In cut.c, a product that adds to C computed once more
- * after a refusal.
+ * after a refusal. In src/ext/images/codec.c, every chunk of a PNG given to libpng: 2 GiB for
+ * one that is not there, 4 MiB for 4 KiB of compressed text.
  */
 #include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <zlib.h>
 
 #include "files.h"
 #include "scarce.h"
@@ -249,6 +251,55 @@ START_TEST(a_file_is_read_and_written_or_out_of_memory)
 }
 END_TEST
 
+/* ---- images ---------------------------------------------------------------------------------- */
+
+/* Reads rgb.png with a chunk of n bytes behind its header, which says that it has `length`. */
+static tn_tensor *read_png_with(const char *type, const void *data, size_t n, size_t length)
+{
+    enum { HEADER = 33 };
+    size_t rest;
+    unsigned char *png = owned((unsigned char *)read_bytes(golden_path("images/rgb.png"), &rest));
+    unsigned char *all = owned((unsigned char *)malloc(rest + n + 12)), *at = all + HEADER;
+    memcpy(all, png, HEADER);
+    memcpy(at + 4, type, 4);
+    memcpy(at + 8, data, n);
+    const uint32_t crc = (uint32_t)crc32_z(0, at + 4, n + 4);
+    for (int i = 0; i < 4; i++) {
+        at[i] = (unsigned char)(length >> (24 - 8 * i));
+        at[8 + n + (size_t)i] = (unsigned char)(crc >> (24 - 8 * i));
+    }
+    memcpy(at + n + 12, png + HEADER, rest - HEADER);
+    malloc_most = 0;
+    return tn_image_decode(all, rest + n + 12, (tn_image_options){ .orient = true });
+}
+
+/* libpng takes memory for a chunk before it reads it, and for what a text is inflated to. */
+START_TEST(a_png_takes_no_memory_for_what_it_does_not_have)
+{
+    enum { TEXT = 4 << 20, MOST = 1 << 20 };
+    static const char *const types[] = { "eXIf", "iCCP", "iTXt", "pCAL", "sCAL",
+                                         "sPLT", "tEXt", "zTXt", "quux" };
+    if (!read_png_with("tEXt", "k", 2, 2)) { /* built without libpng */
+        assert_null(NULL, TN_E_UNSUPPORTED, "");
+        return;
+    }
+    for (int i = 0; i < COUNT(types); i++) {
+        assert_null(read_png_with(types[i], "II*", 4, 0x7fffffff), TN_E_FORMAT, "cut off");
+        ck_assert_msg(malloc_most < MOST, "%s: %zu bytes", types[i], malloc_most);
+    }
+    static unsigned char text[TEXT], packed[TEXT / 64] = "k";
+    for (int i = 0; i < 2; i++) { /* zTXt: k 0 0; iTXt: k 0 1 0 0 0 */
+        const size_t before = i ? 6 : 3;
+        uLongf n = sizeof packed - before;
+        memset(packed + 1, 0, before - 1);
+        packed[2] = (unsigned char)i;
+        ck_assert_int_eq(compress2(packed + before, &n, text, TEXT, 9), Z_OK);
+        assert_made(read_png_with(i ? "iTXt" : "zTXt", packed, before + n, before + n));
+        ck_assert_msg(malloc_most < MOST, "%d: %zu bytes", i, malloc_most);
+    }
+}
+END_TEST
+
 /* ---- products -------------------------------------------------------------------------------- */
 
 enum { M = 64, N = 48, ALLOCATIONS = 6 };
@@ -340,6 +391,7 @@ Suite *test_suite(void)
     Suite *suite = suite_create("malloc");
     TCase *t = file_case(suite, "malloc");
     tcase_add_loop_test(t, a_file_is_read_and_written_or_out_of_memory, 0, COUNT(calls));
+    tcase_add_test(t, a_png_takes_no_memory_for_what_it_does_not_have);
     tcase_add_loop_test(t, a_product_is_right_or_out_of_memory, 0, 8 * ALLOCATIONS);
     tcase_add_test(t, an_error_without_memory_for_its_message_is_an_error);
     return suite;

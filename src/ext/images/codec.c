@@ -115,10 +115,20 @@ static size_t png_transforms(png_job *p)
     return stored;
 }
 
-/* Calls libpng: what it jumps over has nothing of its own. */
+/* Calls libpng: what it jumps over has nothing of its own. It takes memory for a chunk before it
+ * reads it, so each must lie in the file; and a text may be inflated to 1,000 times the file, so
+ * none is read. */
 static void png_rows(png_job *p)
 {
     tni_image_job *job = p->job;
+    size_t n = 0;
+    for (size_t at = 8; job->n - at >= 12 && memcmp(job->bytes + at + 4, "IEND", 4); at += 12 + n)
+        if ((n = number(job->bytes + at, 4, true)) > job->n - at - 12)
+            png_error(p->png, "the file is cut off");
+    const png_byte *texts = (const png_byte *)"iTXt\0tEXt\0zTXt";
+    png_set_keep_unknown_chunks(p->png, PNG_HANDLE_CHUNK_NEVER, texts, 3);
+    png_set_read_fn(p->png, p, png_take);
+    png_set_user_limits(p->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); /* ours are job->begin's */
     png_read_info(p->png, p->info);
     job->height = png_get_image_height(p->png, p->info);
     job->width = png_get_image_width(p->png, p->info);
@@ -128,13 +138,10 @@ static void png_rows(png_job *p)
     const size_t wide = png_get_rowbytes(p->png, p->info);
     job->channels = png_get_channels(p->png, p->info);
     png_bytep exif;
-    png_uint_32 n;
-    if (job->o.orient && png_get_eXIf_1(p->png, p->info, &n, &exif))
-        job->orientation = orientation_of(exif, n);
-    if (!job->begin(job)) {
-        p->status = TN_E_STATE;
-        png_error(p->png, "");
-    }
+    png_uint_32 n_exif;
+    if (job->o.orient && png_get_eXIf_1(p->png, p->info, &n_exif, &exif))
+        job->orientation = orientation_of(exif, n_exif);
+    if (!job->begin(job)) p->status = TN_E_STATE, png_error(p->png, "");
     /* rows of an interlaced image grow from pass to pass */
     p->rows = png_malloc(p->png, wide * (passes > 1 ? (size_t)job->height : 1));
     for (int pass = 0; pass < passes; pass++)
@@ -156,13 +163,8 @@ static tn_status decode_png(tni_image_job *job)
     png_job p = { .job = job };
     p.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &p, png_failed, png_warned);
     p.info = p.png ? png_create_info_struct(p.png) : NULL;
-    if (!p.info) {
-        if (p.png) png_destroy_read_struct(&p.png, NULL, NULL);
-        return TN_E_NOMEM;
-    }
-    png_set_read_fn(p.png, &p, png_take);
-    png_set_user_limits(p.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); /* ours are job->begin's */
-    png_guarded(&p);
+    p.status = p.info ? TN_OK : TN_E_NOMEM;
+    if (p.info) png_guarded(&p);
     png_free(p.png, p.rows);
     png_destroy_read_struct(&p.png, &p.info, NULL);
     return p.status;

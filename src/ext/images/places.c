@@ -296,10 +296,7 @@ tn_tensor *tn_image_rotate(tn_tensor *x, double degrees, tn_image_rotate_options
     tn_scope scope = tn_scope_begin();
     tn_tensor *y = tn_empty_as(shape, x->dtype, tn_cpu());
     const tn_tensor *dense = y ? tni_dense(x) : NULL;
-    if (dense) {
-        r.x = tni_data(dense);
-        rotate(y, &r);
-    }
+    if (dense) r.x = tni_data(dense), rotate(y, &r);
     return tn_scope_return(scope, dense ? y : NULL);
 }
 
