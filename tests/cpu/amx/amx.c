@@ -192,7 +192,7 @@ static void widen(const unsigned char *row, float *even, float *odd)
 
 /* TDPBF16PS: C[m,n] += sum over k of A[m,2k] B[k,2n] + A[m,2k+1] B[k,2n+1], even and odd products
  * in sums of their own. All 16 columns are computed, as a vector; n are kept. */
-static __attribute__((noinline, optimize("O3"))) void multiply_flushing(const instruction *i)
+static __attribute__((noinline)) void multiply_flushing(const instruction *i)
 {
     int c = usable(i->reg), a = usable(i->rm), b = usable(i->second);
     int m = configured.rows[c], n = configured.row_bytes[c] / 4, k = configured.row_bytes[a] / 4;
