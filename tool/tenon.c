@@ -157,12 +157,10 @@ static int64_t read_values(tn_tensor *t, int64_t i, long double to[CHUNK])
     const bool is_float = tn_dtype_is_float(tn_dtype_of(t));
     const int64_t left = t ? tn_numel(t) - i : -1, n = left < CHUNK ? left : CHUNK;
     if (n <= 0) return n;
-    tn_scope scope = tn_scope_begin();
-    tn_status status = tn_copy_out(tn_narrow(t, 0, i, n), is_float ? (void *)floats : whole,
-                                   (size_t)n * 8, is_float ? TN_F64 : TN_I64);
-    tn_scope_end(scope);
+    TN_SCOPE if (tn_copy_out(tn_narrow(t, 0, i, n), is_float ? (void *)floats : whole,
+                             (size_t)n * 8, is_float ? TN_F64 : TN_I64) != TN_OK) return -1;
     for (int64_t k = 0; k < n; k++) to[k] = is_float ? floats[k] : (long double)whole[k];
-    return status == TN_OK ? n : -1;
+    return n;
 }
 
 typedef struct stats {
@@ -621,9 +619,8 @@ static int run(int c, int argc, char **argv)
     }
     if (argc - optind != commands[c].n)
         return say(text("%d files: want %d (tenon --help)", argc - optind, commands[c].n));
-    tn_scope scope = tn_scope_begin();
-    const int result = commands[c].run(argv + optind);
-    tn_scope_end(scope);
+    int result = TROUBLE;
+    TN_SCOPE result = commands[c].run(argv + optind);
     return result;
 }
 

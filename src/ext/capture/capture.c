@@ -279,21 +279,19 @@ static tn_status take_inputs(tn_capture *c, tn_tensor *const *inputs)
 /* The step's result as an alias without history; the caller owns the reference. */
 static tn_tensor *call_step(tn_capture *c)
 {
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     uint64_t errors = tni_error_count;
     tn_tensor *y = c->step(c->n, c->input, c->user);
     if (!y && tni_error_count == errors)
         tni_error(TN_E_INVALID,
                   "%s: the step returned NULL without an error: want a tensor or TN_NONE", f);
-    if (y && !tni_none(y)) y = tni_alias_raw(y);
-    tn_scope_end(scope);
-    return y;
+    return y && !tni_none(y) ? tni_alias_raw(y) : y;
 }
 
 /* Run 1, and on the CPU every run; the caller owns the reference to the result, as after run. */
 static tn_tensor *call(tn_capture *c, int n, tn_tensor *const *inputs)
 {
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     tn_tensor *y = NULL;
     tn_status status = TN_OK;
     if (!c->warm) {
@@ -319,7 +317,6 @@ static tn_tensor *call(tn_capture *c, int n, tn_tensor *const *inputs)
         tn_drop(c->input[i]);
         c->input[i] = NULL;
     }
-    tn_scope_end(scope);
     return y;
 }
 
@@ -399,17 +396,13 @@ static tn_tensor *run(tn_capture *c, tn_tensor *const *inputs)
                         "on the way, which a captured step does not have: want none of them, or "
                         "the step without the capture",
                         f);
-    tn_scope scope = tn_scope_begin();
-    tn_status status = c->graph ? check_run(c) : TN_OK;
-    if (status == TN_OK && !c->graph) {
-        status = capture(c);
-        if (status == TN_OK) status = check_run(c);
-        if (status != TN_OK) drop_captured(c);
+    TNI_SCOPED;
+    const bool captured = c->graph;
+    if ((!captured && capture(c) != TN_OK) || check_run(c) != TN_OK) {
+        if (!captured) drop_captured(c);
+        return NULL;
     }
-    if (status == TN_OK) status = take_inputs(c, inputs);
-    if (status == TN_OK) status = launch(c);
-    tn_scope_end(scope);
-    if (status != TN_OK) return NULL;
+    if (take_inputs(c, inputs) != TN_OK || launch(c) != TN_OK) return NULL;
     return tni_none(c->result) ? TN_NONE : tni_alias_raw(c->result);
 }
 

@@ -9,6 +9,7 @@
  * Threads touch no reference count and no order; with tensors in memory they run nothing but
  * memcpy. One lock guards what is given out and done; a sample is made without it.
  */
+#include "autograd/op.h"
 #include "ext/data/loader.h"
 #include "tensor/random.h"
 
@@ -61,14 +62,12 @@ static tn_status open_batch(tn_loader *l, tni_batch *b, int64_t epoch, int64_t p
     const uint64_t seed = tni_mix(l->o.seed, (uint64_t)epoch);
     const int64_t *order = tni_sampler_order(&l->sampler, seed, epoch);
     for (int64_t i = 0; i < n; i++) b->index[i] = order ? order[b->first + i] : b->first + i;
-    tn_status status = TN_OK;
-    TN_SCOPE TN_NO_GRAD for (int k = 0; status == TN_OK && k < d->n_fields; k++)
+    TN_SCOPE TN_NO_GRAD for (int k = 0; k < d->n_fields; k++)
     {
         b->field[k] = tn_keep(make_tensor(&d->fields[k], n));
-        if (!b->field[k]) status = tni_pending();
+        if (!b->field[k]) return close_batch(l, b), tni_pending();
     }
-    if (status != TN_OK) close_batch(l, b);
-    return status;
+    return TN_OK;
 }
 
 /* ---- making samples: what threads run -------------------------------------------------------- */
@@ -204,24 +203,22 @@ static tn_status tensors_of(const tn_loader *l, const tni_batch *b, tn_tensor **
 }
 
 /* What is handed out of a batch whose samples are made: those tensors, or collate's of them. */
+static tn_status hand_on(const tn_loader *l, const tni_batch *b)
+{
+    TNI_UNRECORDED;
+    tn_tensor **in = b->out + l->n_out, **made = l->o.collate ? in + l->n_in : in;
+    TNI_TRY(tensors_of(l, b, in));
+    if (l->o.collate) TNI_TRY(l->o.collate(l->data, in, made));
+    for (int k = 0; k < l->n_out; k++)
+        if (!(b->out[k] = tn_keep(tn_contiguous(tn_to(made[k], tn_cpu()))))) return tni_pending();
+    return TN_OK;
+}
+
 static tn_status finish(const tn_loader *l, tni_batch *b)
 {
     if (b->made < (l->o.drop_last ? b->n : 1)) return TN_OK; /* the end of a stream: nothing */
-    tn_tensor **in = b->out + l->n_out, **made = l->o.collate ? in + l->n_in : in;
     const uint64_t errors = tni_error_count;
-    tn_scope scope = tn_scope_begin();
-    tn_status status = TN_OK;
-    TN_NO_GRAD
-    {
-        status = tensors_of(l, b, in);
-        if (status == TN_OK && l->o.collate) status = l->o.collate(l->data, in, made);
-        for (int k = 0; status == TN_OK && k < l->n_out; k++) {
-            tn_tensor *t = tn_contiguous(tn_to(made[k], tn_cpu()));
-            if (t) b->out[k] = tn_keep(t);
-            if (!t) status = tni_pending();
-        }
-    }
-    tn_scope_end(scope);
+    tn_status status = hand_on(l, b);
     for (int k = 0; k < l->data->n_fields; k++) {
         tn_tensor *done = b->field[k];
         b->field[k] = NULL; /* first: a forked child drops what it finds */

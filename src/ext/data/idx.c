@@ -69,16 +69,19 @@ static tn_status open_stream(stream *s, const char *path)
 {
     memset(s, 0, sizeof *s);
     TNI_TRY(tni_input_open(&s->in, "tn_idx_load", path));
-    tn_status status = TN_OK;
     unsigned char magic[2] = { 0 };
-    if (s->in.size >= 2) status = tni_input_read(&s->in, 0, magic, 2);
+    if (s->in.size >= 2) TNI_TRY(tni_input_read(&s->in, 0, magic, 2));
     s->gz = magic[0] == 0x1f && magic[1] == 0x8b;
-    if (status == TN_OK && s->gz && inflateInit2(&s->z, 15 + 16) != Z_OK) {
-        status = tni_input_error(&s->in, TN_E_NOMEM, "out of memory");
-        s->gz = false;
-    }
-    if (status != TN_OK) tni_input_close(&s->in);
-    return status;
+    if (s->gz && inflateInit2(&s->z, 15 + 16) != Z_OK)
+        return tni_input_error(&s->in, TN_E_NOMEM, "out of memory");
+    return TN_OK;
+}
+
+/* Also what could not be opened. */
+static void close_stream(stream *s)
+{
+    inflateEnd(&s->z);
+    tni_input_close(&s->in);
 }
 
 /* ---- the format ------------------------------------------------------------------------------ */
@@ -152,29 +155,21 @@ static tn_status read_values(stream *s, const header *h, char *to)
 {
     size_t n = h->nbytes / h->size, got;
     unsigned char *from = (unsigned char *)to + n * tn_dtype_size(h->dtype) - h->nbytes;
-    tn_status status = read_some(s, from, h->nbytes, &got);
-    if (status == TN_OK && got < h->nbytes)
-        status = bad(s, "truncated: %zu of %zu bytes of values", got, h->nbytes);
+    TNI_TRY(read_some(s, from, h->nbytes, &got));
+    if (got < h->nbytes) return bad(s, "truncated: %zu of %zu bytes of values", got, h->nbytes);
     /* Read one byte more: there must be none. This also makes inflate check length and checksum. */
     unsigned char extra;
-    if (status == TN_OK) status = read_some(s, &extra, 1, &got);
-    if (status == TN_OK && got) status = bad(s, "bytes follow the last value: want none");
-    if (status == TN_OK && h->dtype != TN_U8) tni_widen(h->kind, true, from, to, n);
-    return status;
+    TNI_TRY(read_some(s, &extra, 1, &got));
+    if (got) return bad(s, "bytes follow the last value: want none");
+    if (h->dtype != TN_U8) tni_widen(h->kind, true, from, to, n);
+    return TN_OK;
 }
 
 tn_tensor *tn_idx_load(const char *path)
 {
-    stream *s = tni_alloc(sizeof *s);
-    if (!s) return NULL;
-    tn_tensor *t = NULL;
-    if (open_stream(s, path) == TN_OK) {
-        header h = { 0 };
-        if (read_header(s, &h) == TN_OK) t = tn_empty_as(h.shape, h.dtype, tn_cpu());
-        if (t && read_values(s, &h, tni_data(t)) != TN_OK) t = NULL;
-        if (s->gz) inflateEnd(&s->z);
-        tni_input_close(&s->in);
-    }
-    tni_free(s, sizeof *s);
-    return t;
+    stream TN_WHEN_LEFT(close_stream) s;
+    header h = { 0 };
+    if (open_stream(&s, path) != TN_OK || read_header(&s, &h) != TN_OK) return NULL;
+    tn_tensor *t = tn_empty_as(h.shape, h.dtype, tn_cpu());
+    return t && read_values(&s, &h, tni_data(t)) == TN_OK ? t : NULL;
 }

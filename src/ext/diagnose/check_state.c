@@ -410,7 +410,7 @@ static tn_list *parts_by_hand(const check *c, tn_module *m, int parts)
 {
     tn_list *list = tn_list_new(), *buffers = tn_buffers(m);
     const size_t n = buffers ? (size_t)buffers->n : 0;
-    share *all = tni_calloc_n(n + 1, sizeof *all);
+    TNI_ZEROED(share, all, n + 1);
     for (int part = 0; part < parts && tni_pending() == TN_OK; part++)
         take_part(c, m, buffers, part, parts, all, list);
     list = values(list, m, NULL);
@@ -420,7 +420,6 @@ static tn_list *parts_by_hand(const check *c, tn_module *m, int parts)
         TN_NO_GRAD now = after(&all[i], e);
         if (now) tni_disregard(tn_list_set(list, e->name, tn_to(now, tn_cpu())));
     }
-    tni_free(all, (n + 1) * sizeof *all);
     return tni_pending() == TN_OK ? list : NULL;
 }
 
@@ -663,14 +662,13 @@ tn_status tn_check_state(FILE *report, tn_module *model, tn_optim *opt, tn_check
     };
     tni_watcher *watcher = tni_watch(NULL);
     tni_batch *batch = tni_batch_now; /* put aside, as the caller's is none of ours */
-    bool grad = tn_set_grad_enabled(true);
+    const int TN_WHEN_LEFT(tn_leave_no_grad_) grad = tn_set_grad_enabled(true);
     tn_scope scope = tn_scope_begin();
     tni_batch_now = NULL;
     tni_generator_get(tn_default_generator(), &c.generator);
     tn_error_clear();
     check_all(&c);
     tn_scope_end(scope);
-    tn_set_grad_enabled(grad);
     tni_batch_now = batch;
     tni_watch(watcher);
     if (c.status != TN_OK || c.findings == 0) return c.status;

@@ -169,16 +169,14 @@ enum { LONG = 100, SMALLEST = 10, FORMED = 10 }; /* losses below 1 / SMALLEST ar
 /* The copy's loss at p + t d; with an error pending it failed. */
 static double loss_at(const trial *x, double t)
 {
-    double loss = NAN;
-    tn_status status = tn_generator_set_state(tn_default_generator(), x->run->generator);
-    TN_SCOPE
+    TNI_SCOPED;
+    if (tn_generator_set_state(tn_default_generator(), x->run->generator) != TN_OK) return NAN;
+    TN_NO_GRAD for (int i = 0; i < x->leaf->n; i++)
     {
-        for (int i = 0; i < x->leaf->n && status == TN_OK; i++)
-            TN_NO_GRAD status = tn_copy_(x->leaf->entry[i].tensor,
-                                         tn_add(x->run->leaf[i], tn_mul_scalar(x->step[i], t)));
-        if (status == TN_OK) loss = tn_item(x->run->loss(x->copy, x->run->user));
+        tn_tensor *moved = tn_add(x->run->leaf[i], tn_mul_scalar(x->step[i], t));
+        if (tn_copy_(x->leaf->entry[i].tensor, moved) != TN_OK) return NAN;
     }
-    return loss;
+    return tn_item(x->run->loss(x->copy, x->run->user));
 }
 
 /* Steps with the run's gradients. Returns the loss's slope along the step: below 0; NaN: failed. */
@@ -233,19 +231,17 @@ static void judge_rate(tni_run *r, tn_optim *opt, double loss)
     tni_saved_error before;
     tni_error_save(&before);
     tn_error_clear();
-    trial x = { .run = r, .step = tni_calloc_n(n, sizeof *x.step) };
-    TN_SCOPE
-    {
-        if (x.step) x.copy = tn_module_clone(r->model);
-        if (x.copy) x.opt = tni_optim_like(opt, r->model, x.copy);
-        for (int g = 0; x.opt && g < x.opt->n_groups; g++)
-            x.opt->group[g].lr = TNI_MAX(opt->group[g].lr, opt->group[g].base_lr);
-        const double slope = x.opt && !tni_pending() ? make_step(&x) : NAN;
-        if (isfinite(slope)) judge_step(&x, opt, loss, slope);
-        tn_optim_free(x.opt);
-        tn_module_drop(x.copy);
-    }
-    tni_free(x.step, n * sizeof *x.step);
+    TNI_ZEROED(tn_tensor *, step, n);
+    TNI_SCOPED;
+    trial x = { .run = r, .step = step };
+    if (step) x.copy = tn_module_clone(r->model);
+    if (x.copy) x.opt = tni_optim_like(opt, r->model, x.copy);
+    for (int g = 0; x.opt && g < x.opt->n_groups; g++)
+        x.opt->group[g].lr = TNI_MAX(opt->group[g].lr, opt->group[g].base_lr);
+    const double slope = x.opt && !tni_pending() ? make_step(&x) : NAN;
+    if (isfinite(slope)) judge_step(&x, opt, loss, slope);
+    tn_optim_free(x.opt);
+    tn_module_drop(x.copy);
     tni_error_restore(&before); /* what cannot be copied or stepped is not judged */
 }
 

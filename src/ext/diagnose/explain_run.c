@@ -209,12 +209,11 @@ static tn_status add_part(tn_module *m, const char *path, void *user)
 
 tn_status tni_run_carry(tni_run *r)
 {
-    tn_status status = TN_OK;
     r->arena.failed = &r->failed;
     if (!(r->buffers = tni_calloc(sizeof *r->buffers))) return TN_E_NOMEM;
-    if (r->model) TN_NO_GRAD status = tni_walk(r->model, TNI_ONCE, add_part, NULL, r);
     tn_generator_get_state(tn_default_generator(), r->generator);
-    return status;
+    TN_NO_GRAD if (r->model) TNI_TRY(tni_walk(r->model, TNI_ONCE, add_part, NULL, r));
+    return TN_OK;
 }
 
 tn_status tni_run_begin(tni_run *r, const char *function, tn_module *m, tni_loss loss, void *user)
@@ -239,32 +238,27 @@ static tn_status check_loss(const tni_run *r, const tn_tensor *loss)
 
 tn_status tni_run_watch(tni_run *r, tn_tensor **result)
 {
-    bool was = tn_set_grad_enabled(true);
-    tn_status status = tni_run_carry(r);
-    if (status == TN_OK) {
-        r->watcher = (tni_watcher){ .handle_made = handle_made, .applied = saw_op };
-        r->watcher.detached = saw_detach, r->watcher.changes = saw_write;
-        r->watcher.called = saw_call;
-        tni_autocast_forget(); /* the run must see casts reading the parameters */
-        tni_watch(&r->watcher);
-        *result = r->loss(r->model, r->user);
-        tni_watch(NULL);
-        status = check_loss(r, *result);
-    }
-    tn_set_grad_enabled(was);
-    if (status == TN_OK && (r->failed || number(r, *result) < 0))
-        status = tni_error(TN_E_NOMEM, "%s: out of memory", r->function);
-    return status;
+    const int TN_WHEN_LEFT(tn_leave_no_grad_) was = tn_set_grad_enabled(true);
+    TNI_TRY(tni_run_carry(r));
+    r->watcher = (tni_watcher){ .handle_made = handle_made, .applied = saw_op };
+    r->watcher.detached = saw_detach, r->watcher.changes = saw_write;
+    r->watcher.called = saw_call;
+    tni_autocast_forget(); /* the run must see casts reading the parameters */
+    tni_watch(&r->watcher);
+    *result = r->loss(r->model, r->user);
+    tni_watch(NULL);
+    TNI_TRY(check_loss(r, *result));
+    if (!r->failed && number(r, *result) >= 0) return TN_OK;
+    return tni_error(TN_E_NOMEM, "%s: out of memory", r->function);
 }
 
 tn_status tni_run_loss(tni_run *r, double *value)
 {
-    bool was = tn_grad_enabled();
+    const int TN_WHEN_LEFT(tn_leave_no_grad_) was = tn_grad_enabled();
     tn_scope scope = tn_scope_begin();
     const tn_tensor *loss = r->loss(r->model, r->user);
     tn_status status = check_loss(r, loss);
     if (status == TN_OK) *value = tn_item(loss);
-    tn_set_grad_enabled(was);
     tn_scope_end(scope);
     tn_status restored = tni_run_restore(r);
     return status == TN_OK ? restored : status;
@@ -313,14 +307,13 @@ tn_status tni_run_gradients(tni_run *r, const tn_list *parameters, tn_tensor *lo
 tn_status tni_run_restore(tni_run *r)
 {
     if (!r->buffers) return TN_OK;
-    bool was = tn_set_grad_enabled(false);
+    const int TN_WHEN_LEFT(tn_leave_no_grad_) was = tn_set_grad_enabled(false);
     tn_status status = tni_batch_settle(r->buffers, false);
     for (size_t i = 0; i < r->n_part && status == TN_OK; i++) {
         tn_module *m = r->part[i].module;
         if (r->part[i].extra && m->type->set_extra_state)
             status = m->type->set_extra_state(m, r->part[i].extra);
     }
-    tn_set_grad_enabled(was);
     tn_status last = tn_generator_set_state(tn_default_generator(), r->generator);
     return status == TN_OK ? last : status;
 }

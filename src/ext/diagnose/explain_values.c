@@ -61,7 +61,7 @@ static void judge_probabilities(tni_run *r, const tni_call *c)
 /* ids: n targets, c classes */
 static void judge_classes(tni_run *r, const char *op, const int64_t *ids, int64_t n, int64_t c)
 {
-    unsigned char *seen = tni_calloc((size_t)c + 1);
+    TNI_ZEROED(unsigned char, seen, c + 1);
     int64_t counted = 0, classes = 0, last = -1;
     for (int64_t i = 0; seen && i < n; i++) {
         if (ids[i] < 0 || ids[i] >= c) continue; /* ignored */
@@ -79,7 +79,6 @@ static void judge_classes(tni_run *r, const char *op, const int64_t *ids, int64_
                 " are there: want classes counted from 0",
                 counted, op, c - 1);
     if (!seen) r->failed = TN_E_NOMEM;
-    tni_free(seen, (size_t)c + 1);
 }
 
 static void judge_targets(tni_run *r, const tni_call *c)

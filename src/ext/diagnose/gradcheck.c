@@ -139,17 +139,14 @@ static tn_status compare_input(const check *c, int i, const double *jacobian, in
 
 static tn_status first_order(const check *c)
 {
-    double **jacobian = tni_calloc_n((size_t)c->n, sizeof *jacobian);
+    TNI_ZEROED(double *, jacobian, c->n);
     int64_t m = 0;
     if (!jacobian) return tni_pending();
-    tn_scope scope = tn_scope_begin();
-    tn_status status = backward_all(c, jacobian, &m);
-    for (int i = 0; i < c->n && status == TN_OK; i++)
-        if (jacobian[i])
-            TN_NO_GRAD status = compare_input(c, i, jacobian[i], m); /* writes to input i */
-    tn_scope_end(scope);
-    tni_free(jacobian, (size_t)c->n * sizeof *jacobian);
-    return status;
+    TNI_SCOPED;
+    TNI_TRY(backward_all(c, jacobian, &m));
+    for (int i = 0; i < c->n; i++)
+        TN_NO_GRAD if (jacobian[i]) TNI_TRY(compare_input(c, i, jacobian[i], m)); /* writes to i */
+    return TN_OK;
 }
 
 /* ---- second derivatives ---------------------------------------------------------------------- */
@@ -164,14 +161,11 @@ static tn_tensor *gradient(tn_tensor **inputs, void *user)
 {
     const gradient_of *g = user;
     tn_tensor *dx = TN_NONE;
-    bool record = tn_set_grad_enabled(true);
+    const int TN_WHEN_LEFT(tn_leave_no_grad_) record = tn_set_grad_enabled(true);
     tn_tensor *y = g->c->f(inputs, g->c->user);
-    tn_status status = TN_OK;
-    if (y && y->requires_grad)
-        status = tn_gradients(1, &y, &inputs[g->c->n], 1, &inputs[g->input], &dx,
-                              record ? TN_CREATE_GRAPH : 0);
-    tn_set_grad_enabled(record);
-    if (!y || status != TN_OK) return NULL;
+    if (!y || (y->requires_grad && tn_gradients(1, &y, &inputs[g->c->n], 1, &inputs[g->input], &dx,
+                                                record ? TN_CREATE_GRAPH : 0) != TN_OK))
+        return NULL;
     return tni_none(dx) ? tn_zeros_like(inputs[g->input]) : dx;
 }
 
@@ -186,22 +180,18 @@ static tn_tensor *cotangent(const check *c)
 
 static tn_status second_order(const check *c)
 {
-    size_t n = (size_t)c->n + 1;
-    tn_tensor **inputs = tni_alloc_n(n, sizeof *inputs);
+    TNI_ITEMS(tn_tensor *, inputs, c->n + 1);
     if (!inputs) return tni_pending();
-    tn_scope scope = tn_scope_begin();
-    memcpy(inputs, c->inputs, (n - 1) * sizeof *inputs);
-    inputs[c->n] = cotangent(c);
-    tn_status status = inputs[c->n] ? TN_OK : tni_pending();
-    for (int i = 0; i < c->n && status == TN_OK; i++) {
+    TNI_SCOPED;
+    memcpy(inputs, c->inputs, (size_t)c->n * sizeof *inputs);
+    if (!(inputs[c->n] = cotangent(c))) return tni_pending();
+    for (int i = 0; i < c->n; i++) {
         if (!c->inputs[i]->requires_grad) continue;
         gradient_of g = { c, i };
         check second = { gradient, inputs, c->n + 1, &g, c->o, "second derivative: " };
-        status = first_order(&second);
+        TNI_TRY(first_order(&second));
     }
-    tn_scope_end(scope);
-    tni_free(inputs, n * sizeof *inputs);
-    return status;
+    return TN_OK;
 }
 
 /* ---- the call -------------------------------------------------------------------------------- */

@@ -22,6 +22,7 @@ typedef struct item {
 } item;
 
 typedef struct walk {
+    tn_tensor *root; /* counted */
     tni_tape tape;
     tni_arena arena; /* of the arrays */
     item *items;
@@ -247,6 +248,7 @@ static void walk_free(walk *w)
     tni_arena_free(&w->arena);
     tni_map *map[] = { &w->leaves, &w->memory, &w->known, &w->listed, &w->modules };
     for (int i = 0; i < 5; i++) tni_map_free(map[i]);
+    tn_drop(w->root);
 }
 
 tn_status tn_graph_visit(tn_tensor *root, tn_graph_visitor visit, void *user,
@@ -255,18 +257,14 @@ tn_status tn_graph_visit(tn_tensor *root, tn_graph_visitor visit, void *user,
     if (tni_absent(root)) return tni_poison("tn_graph_visit", "root");
     if (!visit) return tni_error(TN_E_INVALID, "tn_graph_visit: visit is NULL: want a function");
     TNI_SCOPES_STAY;
-    walk w = { .arena.failed = &w.failed };
-    tn_scope scope = tn_scope_begin(); /* of the model's lists */
-    tn_keep(root);
-    tn_status status = options.model ? tni_module_check("tn_graph_visit", options.model) : TN_OK;
-    if (status == TN_OK) status = number_all(&w, root, options);
+    TNI_SCOPED; /* of the model's lists */
+    walk TN_WHEN_LEFT(walk_free) w = { .root = tn_keep(root), .arena.failed = &w.failed };
+    if (options.model) TNI_TRY(tni_module_check("tn_graph_visit", options.model));
+    TNI_TRY(number_all(&w, root, options));
     const int *from = w.from;
-    int stop = status != TN_OK;
+    int stop = 0;
     for (size_t k = 0; !stop && k < w.tape.n; from += w.tape.node[k++]->n_in)
         stop = show_op(&w, k, from, visit, user);
     for (size_t k = 0; !stop && k < w.n_items; k++) stop = show_item(&w, k, visit, user);
-    walk_free(&w);
-    tn_drop(root);
-    tn_scope_end(scope);
-    return status;
+    return TN_OK;
 }

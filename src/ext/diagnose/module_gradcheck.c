@@ -243,7 +243,8 @@ tn_status tn_module_gradcheck(tn_module *m, tn_tensor *(*loss)(tn_module *m, voi
     check c = { .worst = -1, .last = -1 };
     tn_status status = tni_run_begin(&c.run, "tn_module_gradcheck", m, loss, user);
     if (status != TN_OK) return status;
-    bool was = tn_set_grad_enabled(true), counted = tni_padding_counts;
+    const int TN_WHEN_LEFT(tn_leave_no_grad_) was = tn_set_grad_enabled(true);
+    const bool counted = tni_padding_counts;
     tni_padding_counts = true;
     tn_scope scope = tn_scope_begin();
     if (options.eps == 0) options.eps = 1e-6;
@@ -259,7 +260,6 @@ tn_status tn_module_gradcheck(tn_module *m, tn_tensor *(*loss)(tn_module *m, voi
     tni_run_free(&c.run);
     tn_scope_end(scope);
     if (c.run.model != m) tn_module_drop(c.run.model);
-    tn_set_grad_enabled(was);
     tni_padding_counts = counted;
     tni_watch(c.run.outer);
     return status;

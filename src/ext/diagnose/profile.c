@@ -379,7 +379,7 @@ static tni_phrase name_of(const part *q)
 static tn_status print(const profile *p)
 {
     FILE *file = p->o.file;
-    part *sum = tni_alloc_n(p->n_parts, sizeof *sum);
+    TNI_ITEMS(part, sum, p->n_parts);
     if (!sum) return TN_E_NOMEM;
     const size_t rows = (size_t)p->o.rows;
     const double steps = p->o.steps, all = p->wall;
@@ -421,7 +421,6 @@ static tn_status print(const profile *p)
     for (size_t i = 0; i < p->n_parts && i < rows && sum[i].at_peak > 0; i++)
         fprintf(file, "%11.2f MiB by %s%s%s%s\n", (double)sum[i].at_peak * mib, sum[i].op,
                 words[sum[i].kind], sum[i].module[0] ? " in " : "", sum[i].module);
-    tni_free(sum, p->n_parts * sizeof *sum);
     return tni_stream_written(f, file);
 }
 

@@ -123,12 +123,10 @@ tn_tensor *tn_image_decode(const void *bytes, size_t n, tn_image_options o)
 static tn_tensor *from_file(const char *f, const char *path, tn_image_options o, reading *r)
 {
     if (!ready(f, o) || tni_input_open(&r->in, f, path) != TN_OK) return NULL;
-    tn_tensor *t = NULL;
-    const size_t n = (size_t)r->in.size;
-    void *bytes = tni_alloc(n);
-    tn_scope scope = tn_scope_begin();
-    if (bytes && tni_input_read(&r->in, 0, bytes, n) == TN_OK) t = decode(r, bytes, o);
-    if (bytes) tni_free(bytes, n);
+    TNI_SCOPED;
+    TNI_ITEMS(unsigned char, bytes, r->in.size);
+    const bool read = bytes && tni_input_read(&r->in, 0, bytes, bytes_items.nbytes) == TN_OK;
+    tn_tensor *t = read ? decode(r, bytes, o) : NULL;
     tni_input_close(&r->in);
     return tn_scope_return(scope, t);
 }

@@ -111,7 +111,7 @@ static tn_status finish(record *r, tn_status status)
     tni_bytes *event = &r->event;
     event->failed = event->failed || status != TN_OK; /* takes nothing more */
     while (r->n_open > 0) put(r, "}");
-    tni_bytes b = { .failed = event->failed };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) b = { .failed = event->failed };
     tni_little_add(&b, event->n, 8);
     if (!b.failed) put_checksum(&b, b.data, 8);
     tni_bytes_add(&b, event->data, event->n);
@@ -129,7 +129,6 @@ static tn_status finish(record *r, tn_status status)
     }
     if (status == TN_OK) r->log->written += (off_t)b.n;
     tni_bytes_free(event);
-    tni_bytes_free(&b);
     return status;
 }
 

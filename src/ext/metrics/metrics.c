@@ -460,22 +460,18 @@ static tn_status report(const char *function, tn_module *self, const char *title
 tn_status tn_confusion_fprint(FILE *file, tn_module *self, const char *const *names)
 {
     TNI_C_NUMBERS;
-    tni_bytes b = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) b = { 0 };
     if (!file) return tni_null(__func__, "file", "a stream");
-    tn_status status = report(__func__, self, NULL, names, false, &b);
-    if (status == TN_OK && fwrite(b.data, 1, b.n, file) != b.n)
-        status = tni_error(TN_E_IO, "%s: the stream takes no more", __func__);
-    tni_bytes_free(&b);
-    return status;
+    TNI_TRY(report(__func__, self, NULL, names, false, &b));
+    if (fwrite(b.data, 1, b.n, file) == b.n) return TN_OK;
+    return tni_error(TN_E_IO, "%s: the stream takes no more", __func__);
 }
 
 tn_status tn_confusion_svg(tn_module *self, const char *path, const char *title,
                            const char *const *names)
 {
     TNI_C_NUMBERS;
-    tni_bytes b = { 0 };
-    tn_status status = report(__func__, self, title, names, true, &b);
-    if (status == TN_OK) status = tni_file_replace(__func__, path, b.data, b.n);
-    tni_bytes_free(&b);
-    return status;
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) b = { 0 };
+    TNI_TRY(report(__func__, self, title, names, true, &b));
+    return tni_file_replace(__func__, path, b.data, b.n);
 }

@@ -98,7 +98,7 @@ static void note_difference(remark *note, const char *own, const char *first, co
                  what);
 }
 
-/* Compares this rank's text with rank 0's, and frees it; status: whether it could be made. */
+/* Compares this rank's text with rank 0's; status: whether it could be made. */
 static tn_status compare_text(const char *function, tni_mpi_group group, tn_status status,
                               tni_bytes *own, const char *verdict)
 {
@@ -106,10 +106,10 @@ static tn_status compare_text(const char *function, tni_mpi_group group, tn_stat
     tni_bytes_add(own, "", 1);
     if (status == TN_OK && own->failed) status = tni_pending();
     uint64_t n = own->n;
-    tn_status sent = TNI_MPI(function, broadcast, group, &n, sizeof n, 0);
-    char *first = status == TN_OK && sent == TN_OK ? tni_alloc_n(n + 1, 1) : NULL;
+    TNI_TRY(TNI_MPI(function, broadcast, group, &n, sizeof n, 0));
+    char *first = status == TN_OK ? tni_alloc_n(n + 1, 1) : NULL;
     if (status == TN_OK && !first) status = TN_E_NOMEM;
-    status = sent == TN_OK ? tni_agree(function, group, status) : sent;
+    status = tni_agree(function, group, status);
     if (status == TN_OK && tn_parallel_rank() == 0) memcpy(first, own->data, n);
     if (status == TN_OK) status = TNI_MPI(function, broadcast, group, first, n, 0);
     if (status == TN_OK) {
@@ -117,7 +117,6 @@ static tn_status compare_text(const char *function, tni_mpi_group group, tn_stat
         status = exchange_notes(function, group, &note);
     }
     tni_free(first, n + 1);
-    tni_bytes_free(own);
     return status;
 }
 
@@ -125,7 +124,7 @@ tn_status tn_parallel_same(const char *what, const void *data, size_t nbytes)
 {
     if (!what || (!data && nbytes)) return tni_poison(__func__, what ? "data" : "what");
     if (!tni_ranks()) return TN_OK;
-    tni_bytes own = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) own = { 0 };
     uint64_t hash = tni_hash(tni_hash(TNI_NO_HASH, &nbytes, sizeof nbytes), data, nbytes);
     tni_bytes_printf(&own, "%0*" PRIx64 " %s\n", DIGITS, hash, what);
     return compare_text(__func__, tni_ranks_group(), TN_OK, &own, "is not the same as on rank 0");
@@ -144,7 +143,7 @@ static const char *kind_of(const tn_entry *e)
 tn_status tni_same_models(const char *function, const tn_data_parallel *p)
 {
     static const char *const rule[] = { "FIRST", "MEAN", "OWN" };
-    tni_bytes own = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) own = { 0 };
     const tn_list *all = tni_same_on_all(p->model);
     tni_bytes_printf(&own, "bucket_bytes %" PRId64 " and TN_BUFFERS_%s%s\ntensors on a %s\n",
                      p->bucket_bytes, rule[p->rule],
@@ -173,8 +172,8 @@ tn_status tn_data_parallel_check(const tn_data_parallel *p)
 {
     if (!p) return tni_poison(__func__, "p");
     if (!tni_ranks()) return TN_OK;
-    tni_bytes own = { 0 };
-    tn_scope scope = tn_scope_begin();
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) own = { 0 };
+    TNI_SCOPED;
     const tn_list *all = tni_same_on_all(p->model);
     tn_status status = all ? TN_OK : tni_pending();
     for (int i = 0; status == TN_OK && i < all->n; i++) {
@@ -185,7 +184,5 @@ tn_status tn_data_parallel_check(const tn_data_parallel *p)
             hash = 0;
         tni_bytes_printf(&own, "%0*" PRIx64 " %s %s\n", DIGITS, hash, kind_of(e), e->name);
     }
-    status = compare_text(__func__, p->group, status, &own, "has other bits than on rank 0");
-    tn_scope_end(scope);
-    return status;
+    return compare_text(__func__, p->group, status, &own, "has other bits than on rank 0");
 }

@@ -115,20 +115,16 @@ tn_status tn_parallel_barrier(void)
 tn_status tni_ranks_copy(const char *function, tni_mpi_group group, tn_status status, tn_tensor *t,
                          int from)
 {
-    size_t nbytes = tni_bytes_of(t);
-    char *own = tni_alloc_n(2, nbytes ? nbytes : 1), *theirs = own ? own + nbytes : NULL;
+    const size_t nbytes = tni_bytes_of(t);
+    TNI_ITEMS(char, own, 2 * TNI_MAX(nbytes, 1));
     if (status == TN_OK) status = own ? tn_copy_out(t, own, nbytes, t->dtype) : TN_E_NOMEM;
-    status = tni_agree(function, group, status);
-    if (status == TN_OK) {
-        memcpy(theirs, own, nbytes);
-        status = TNI_MPI(function, broadcast, group, theirs, nbytes, from);
-        /* equal bits are not written: version and graphs that read the tensor stay valid */
-        if (status == TN_OK && memcmp(own, theirs, nbytes) != 0)
-            TN_NO_GRAD status = tn_copy_in(t, theirs, nbytes, t->dtype);
-        status = tni_agree(function, group, status);
-    }
-    if (own) tni_free(own, 2 * (nbytes ? nbytes : 1));
-    return status;
+    TNI_TRY(tni_agree(function, group, status));
+    char *theirs = memcpy(own + nbytes, own, nbytes);
+    status = TNI_MPI(function, broadcast, group, theirs, nbytes, from);
+    /* equal bits are not written: version and graphs that read the tensor stay valid */
+    if (status == TN_OK && memcmp(own, theirs, nbytes) != 0)
+        TN_NO_GRAD status = tn_copy_in(t, theirs, nbytes, t->dtype);
+    return tni_agree(function, group, status);
 }
 
 /* Whether rank `from` has a tensor of t's shape and dtype; called by all. */
@@ -174,11 +170,9 @@ static tn_status sum_here(const char *function, tn_tensor *t)
     uint64_t few[FEW + 1]; /* of any dtype */
     size_t n = (size_t)tni_shape_numel(&t->shape), nbytes = (n + 1) * tn_dtype_size(t->dtype);
     if (n <= FEW) return sum_in(function, t, few, n);
-    void *data = tni_alloc(nbytes);
-    tn_status status = tni_agree(function, world, data ? TN_OK : TN_E_NOMEM);
-    if (status == TN_OK) status = sum_in(function, t, data, n);
-    tni_free(data, nbytes);
-    return status;
+    TNI_ITEMS(char, data, nbytes);
+    TNI_TRY(tni_agree(function, world, data ? TN_OK : TN_E_NOMEM));
+    return sum_in(function, t, data, n);
 }
 
 /* The sum on a GPU: over NCCL, in a copy there. The first one makes the connection. For many
@@ -189,18 +183,17 @@ static tn_status sum_there(const char *function, tn_tensor *t)
     bool is_new = !wire.line;
     tni_mpi_request request;
     tn_device device = t->storage->device;
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     tn_tensor *copy = tn_empty_as(t->shape, t->dtype, device);
     tn_status status = copy ? tn_copy_(copy, t) : tni_pending();
     if (is_new && status == TN_OK) status = tni_wire_new(function, device, &world, &wire);
     if (is_new || tni_shape_numel(&t->shape) > FEW) status = tni_agree(function, world, status);
     if (is_new && status == TN_OK) status = tni_wire_join(function, &wire);
     if (is_new && status != TN_OK) tni_wire_free(&wire);
-    if (status == TN_OK) status = tni_wire_sum(function, &wire, copy, copy, &request);
-    if (status == TN_OK) status = tni_wire_wait(function, &wire, &request);
-    if (status == TN_OK) status = tn_copy_(t, copy);
-    tn_scope_end(scope);
-    return status;
+    TNI_TRY(status);
+    TNI_TRY(tni_wire_sum(function, &wire, copy, copy, &request));
+    TNI_TRY(tni_wire_wait(function, &wire, &request));
+    return tn_copy_(t, copy);
 }
 
 static tn_status reduce(const char *function, tn_tensor *t, bool mean)

@@ -85,7 +85,7 @@ static tn_status shard_all(const char *function, tni_shard *s, const tn_data_par
                            tni_optim_param *param, int n)
 {
     TNI_TRY(check_params(function, p, param, n));
-    card *cards = tni_alloc_n((size_t)n, sizeof *cards);
+    TNI_ITEMS(card, cards, n);
     if (!cards) return TN_E_NOMEM;
     for (int i = 0; i < n; i++) {
         const tn_tensor *t = param[i].tensor;
@@ -99,7 +99,6 @@ static tn_status shard_all(const char *function, tni_shard *s, const tn_data_par
         s->load[least] += cards[i].nbytes;
         param[cards[i].param].holder = least;
     }
-    tni_free(cards, (size_t)n * sizeof *cards);
     return TN_OK;
 }
 
@@ -416,13 +415,10 @@ tn_status tn_data_parallel_gather(tn_data_parallel *p)
     static const char f[] = "tn_data_parallel_gather";
     if (!p) return tni_poison(f, "p");
     TNI_TRY(tni_usable(f, p));
-    tn_status status = TN_OK;
-    TN_SCOPE TN_NO_GRAD
-    {
-        for (tni_shard *s = p->shards; s && status == TN_OK; s = s->next) status = gather(f, s);
-    }
-    if (status != TN_OK) tn_data_parallel_release(p);
-    return status;
+    TNI_UNRECORDED;
+    for (tni_shard *s = p->shards; s; s = s->next)
+        if (gather(f, s) != TN_OK) return tn_data_parallel_release(p), tni_pending();
+    return TN_OK;
 }
 
 void tn_data_parallel_release(tn_data_parallel *p)

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <sys/mman.h>
 
+#include "autograd/op.h"
 #include "ext/pt/zip.h"
 #include "io/choice.h"
 #include "io/json.h"
@@ -157,13 +158,11 @@ static tn_status read_header(const source *s, header *h)
     if (h->begin > s->size || n > MOST_HEADER)
         return tni_input_bad(in, "a header of %" PRId64 " bytes: want at most %d, within the file",
                              n, MOST_HEADER);
-    char *text = tni_alloc((size_t)n + 1);
+    TNI_ITEMS(char, text, n + 1);
     if (!text) return TN_E_NOMEM;
-    tn_status status = read_from(s, h->begin - n, text, (size_t)n);
+    TNI_TRY(read_from(s, h->begin - n, text, (size_t)n));
     text[n] = '\0';
-    if (status == TN_OK) status = parse(in, text, text + n, h);
-    tni_free(text, (size_t)n + 1);
-    if (status != TN_OK) return status;
+    TNI_TRY(parse(in, text, text + n, h));
     const int64_t count = tni_shape_numel(&h->shape);
     if (count < 0 || !tni_mul_size((size_t)count, (size_t)h->kind->bits / 8, &h->nbytes) ||
         h->nbytes > INT64_MAX)
@@ -233,8 +232,6 @@ static tn_tensor *map_values(const tni_input *in, int64_t at, tn_shape shape, tn
 
 tn_tensor *tn_raw_map(const char *path, int64_t skip, tn_shape row, tn_dtype dtype)
 {
-    tni_input in;
-    tn_tensor *t = NULL;
     int64_t nbytes;
     if (tni_shape_fits(__func__, &row) != TN_OK) return NULL;
     if (row.rank == TN_MAX_RANK || skip < 0 ||
@@ -242,35 +239,32 @@ tn_tensor *tn_raw_map(const char *path, int64_t skip, tn_shape row, tn_dtype dty
         return tni_fail(TN_E_INVALID,
                         "%s: skip %" PRId64 ", rows of %s %s: want >= 0, at most 7 sizes >= 1",
                         __func__, skip, tni_shape_text(&row), tn_dtype_name(dtype));
+    tni_input TN_WHEN_LEFT(tni_input_close) in;
     if (tni_input_open(&in, __func__, path) != TN_OK) return NULL;
     tn_shape shape = { row.rank + 1, { (in.size - skip) / nbytes } };
     memcpy(shape.size + 1, row.size, (size_t)row.rank * sizeof *row.size);
     if (shape.size[0] < 1 || (in.size - skip) % nbytes)
-        tni_input_bad(&in,
-                      "%" PRId64 " bytes, rows from %" PRId64 " on: want whole ones of %" PRId64,
-                      in.size, skip, nbytes);
-    else
-        t = map_values(&in, skip, shape, dtype);
-    tni_input_close(&in);
-    return t;
+        return tni_nothing(tni_input_bad(
+            &in, "%" PRId64 " bytes, rows from %" PRId64 " on: want whole ones of %" PRId64,
+            in.size, skip, nbytes));
+    return map_values(&in, skip, shape, dtype);
 }
 
 static tn_tensor *read_array(const char *f, const char *path, bool maps)
 {
-    source s = { 0 };
+    TNI_UNRECORDED;
+    tni_input TN_WHEN_LEFT(tni_input_close) in;
+    if (tni_input_open(&in, f, path) != TN_OK) return NULL;
+    const source s = { in, NULL, in.size };
     header h = { 0 };
-    if (tni_input_open(&s.in, f, path) != TN_OK) return NULL;
-    s.size = s.in.size;
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *t = NULL;
-    tn_status status = read_header(&s, &h);
-    if (status == TN_OK && h.kind->dtype < 0) status = unknown(&s.in, h.kind->name);
-    if (status == TN_OK && maps && (h.big || h.fortran || !tni_file_dtype_kept(h.kind)))
-        status = tni_input_bad(&s.in, "%s%s%s: want tn_npy_load for it", h.kind->name,
-                               h.big ? ", big-endian" : "", h.fortran ? ", columns first" : "");
-    TN_NO_GRAD if (status == TN_OK) t =
-        maps ? map_values(&s.in, h.begin, h.shape, (tn_dtype)h.kind->dtype) : read_values(&s, &h);
-    tni_input_close(&s.in);
+    if (read_header(&s, &h) != TN_OK) return NULL;
+    if (h.kind->dtype < 0) return tni_nothing(unknown(&in, h.kind->name));
+    if (maps && (h.big || h.fortran || !tni_file_dtype_kept(h.kind)))
+        return tni_nothing(tni_input_bad(&in, "%s%s%s: want tn_npy_load for it", h.kind->name,
+                                         h.big ? ", big-endian" : "",
+                                         h.fortran ? ", columns first" : ""));
+    tn_tensor *t =
+        maps ? map_values(&in, h.begin, h.shape, (tn_dtype)h.kind->dtype) : read_values(&s, &h);
     return tn_scope_return(scope, t);
 }
 
@@ -310,22 +304,20 @@ static tn_status add_array(tni_choice *c, const source *s, const char *entry, tn
 tn_list *tni_npz_list(const tni_zip *zip, tni_choice *c)
 {
     tn_list *list = tn_list_new();
-    tn_status status = list ? TN_OK : tni_pending();
     bool picks = false; /* if the key names anything, else all is there to be listed */
     for (int i = 0; i < zip->n; i++) picks |= !tni_outside(c, zip->entry[i].name);
-    for (const tni_zip_entry *e = zip->entry; status == TN_OK && e < zip->entry + zip->n; e++) {
+    for (const tni_zip_entry *e = zip->entry; list && e < zip->entry + zip->n; e++) {
         if (picks && tni_outside(c, e->name)) continue;
+        TNI_UNRECORDED;
         char path[4096];
-        const size_t nbytes = (size_t)e->nbytes;
-        unsigned char *bytes = tni_alloc(nbytes);
+        TNI_ITEMS(unsigned char, bytes, e->nbytes);
+        if (!bytes || tni_zip_read(zip, e, bytes) != TN_OK) return NULL;
         source s = { zip->in, bytes, e->nbytes };
         snprintf(path, sizeof path, "%.3000s: %.64s", zip->in.path, e->name);
         s.in.path = path;
-        status = bytes ? tni_zip_read(zip, e, bytes) : tni_pending();
-        if (status == TN_OK) TN_SCOPE TN_NO_GRAD status = add_array(c, &s, e->name, list);
-        tni_free(bytes, nbytes);
+        if (add_array(c, &s, e->name, list) != TN_OK) return NULL;
     }
-    return status == TN_OK ? list : NULL;
+    return list;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -352,20 +344,16 @@ static void put_header(const tn_tensor *t, tni_bytes *b)
 /* t is on the CPU and dense, or NULL; the same below. */
 static tn_status write(const char *f, const tn_tensor *t, const char *path)
 {
-    tni_bytes b = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) b = { 0 };
     tni_atomic_file file;
     if (!t) return tni_pending();
     const size_t nbytes = tni_bytes_of(t);
     put_header(t, &b);
-    tn_status status =
-        b.failed ? tni_pending() : tni_file_create(&file, f, path, (int64_t)(nbytes + b.n));
-    if (status == TN_OK) {
-        status = tni_file_write(&file, b.data, b.n);
-        if (status == TN_OK) status = tni_file_write(&file, tni_data(t), nbytes);
-        status = tni_file_finish(&file, status);
-    }
-    tni_bytes_free(&b);
-    return status;
+    if (b.failed) return tni_pending();
+    TNI_TRY(tni_file_create(&file, f, path, (int64_t)(nbytes + b.n)));
+    tn_status status = tni_file_write(&file, b.data, b.n);
+    if (status == TN_OK) status = tni_file_write(&file, tni_data(t), nbytes);
+    return tni_file_finish(&file, status);
 }
 
 tn_status tn_npy_save(tn_tensor *t, const char *path)
@@ -384,14 +372,12 @@ tn_status tn_npy_save(tn_tensor *t, const char *path)
 static tn_status add_entry(tni_zip_writer *zip, const char *name, const tn_tensor *t)
 {
     char entry[TNI_ZIP_NAME_LIMIT + 1];
-    tni_bytes b = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) b = { 0 };
     if (!t) return tni_pending();
     put_header(t, &b);
     tni_bytes_add(&b, tni_data(t), tni_bytes_of(t));
     snprintf(entry, sizeof entry, "%s.npy", name);
-    tn_status status = b.failed ? TN_E_NOMEM : tni_zip_add(zip, entry, b.data, b.n);
-    tni_bytes_free(&b);
-    return status;
+    return b.failed ? TN_E_NOMEM : tni_zip_add(zip, entry, b.data, b.n);
 }
 
 tn_status tni_npz_write(const char *function, const char *path, const tn_list *list)

@@ -6,6 +6,7 @@
  * An ID is a parameter's place in the order of the groups; in files of before PyTorch 1.2, any
  * number. Names of states and most numbers are ours. Source: torch/optim/optimizer.py, torch.save.
  */
+#include "autograd/op.h"
 #include "ext/pt/read.h"
 #include "optim/optim.h"
 
@@ -47,18 +48,24 @@ const char *tni_pt_number(const char *name, int *place)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-typedef struct import {
+typedef struct incoming {
     tni_pt file;
     const tn_optim *opt;
     const char *key; /* that groups of its kind have */
     tn_list *list;   /* what tn_optim_load_state_dict takes */
     tni_map state;   /* ID + 1 -> its values */
     int64_t steps;
-} import;
+} incoming;
+
+static void end(incoming *m)
+{
+    tni_map_free(&m->state);
+    tni_pt_close(&m->file);
+}
 
 #define bad(m, ...) tni_input_bad(&(m)->file.zip.in, __VA_ARGS__)
 
-static tn_status TN_PRINTF(4, 5) put(import *m, tn_dtype dtype, double x, const char *format, ...)
+static tn_status TN_PRINTF(4, 5) put(incoming *m, tn_dtype dtype, double x, const char *format, ...)
 {
     char name[TNI_NAME_LIMIT + 64];
     va_list args;
@@ -70,7 +77,7 @@ static tn_status TN_PRINTF(4, 5) put(import *m, tn_dtype dtype, double x, const 
 }
 
 /* A number, a bool, or a tensor of one value; *x stays where it is something else. */
-static tn_status number_of(import *m, const value *v, double *x)
+static tn_status number_of(incoming *m, const value *v, double *x)
 {
     if (v && v->kind == TNI_PICKLE_FLOAT) memcpy(x, &v->number, sizeof *x);
     if (v && (v->kind == TNI_PICKLE_INT || v->kind == TNI_PICKLE_BOOL)) *x = (double)v->number;
@@ -85,7 +92,7 @@ static tn_status number_of(import *m, const value *v, double *x)
 }
 
 /* A group's numbers; what the file has not, from options of later versions, stays as it is. */
-static tn_status read_numbers(import *m, int k, const value *group)
+static tn_status read_numbers(incoming *m, int k, const value *group)
 {
     const tni_pickle *p = &m->file.pickle;
     const tn_optim_type *type = m->opt->type;
@@ -121,7 +128,7 @@ static tn_status read_numbers(import *m, int k, const value *group)
 }
 
 /* One parameter's states, of the values under its ID. */
-static tn_status read_param(import *m, const tni_optim_param *param, const value *of)
+static tn_status read_param(incoming *m, const tni_optim_param *param, const value *of)
 {
     const tni_pickle *p = &m->file.pickle;
     const tni_pickle_pair *pairs = p->pairs.data;
@@ -156,7 +163,7 @@ static tn_status read_param(import *m, const tni_optim_param *param, const value
     return put(m, TN_I64, (double)(int64_t)step, "%s.step", param->name);
 }
 
-static tn_status read_group(import *m, int k, const value *group)
+static tn_status read_group(incoming *m, int k, const value *group)
 {
     const tni_pickle *p = &m->file.pickle;
     const tni_pickle_pair *pairs = p->pairs.data;
@@ -179,7 +186,7 @@ static tn_status read_group(import *m, int k, const value *group)
     return TN_OK;
 }
 
-static tn_status read_optimizer(import *m)
+static tn_status read_optimizer(incoming *m)
 {
     const tni_pickle *p = &m->file.pickle;
     const tni_pickle_pair *pairs = p->pairs.data;
@@ -208,22 +215,14 @@ tn_status tn_optim_load_pytorch(tn_optim *opt, const char *path, const char *key
 {
     if (tni_no_optim(opt)) return tni_poison(__func__, "opt");
     tni_choice choice = { .o = { .key = key } };
-import m = {.opt = opt };
+    incoming TN_WHEN_LEFT(end) m = { .opt = opt, .file.zip.in.fd = -1 };
     bool steps;
-    tn_status status = TN_OK;
     TNI_TRY(tni_pt_optim_check(__func__, opt, &m.key, &steps));
     TNI_TRY(tni_pt_open(&m.file, __func__, path, &choice));
-    TN_SCOPE TN_NO_GRAD
-    {
-        m.list = tn_list_new();
-        status = m.list ? TN_OK : tni_pending();
-        if (status == TN_OK && m.file.npz) status = bad(&m, "arrays, no optimizer");
-        if (status == TN_OK) status = read_optimizer(&m);
-        if (status == TN_OK && tn_optim_load_state_dict(opt, m.list) != TN_OK)
-            status = tni_in_file(__func__, path);
-    }
-    tni_map_free(&m.state);
-    tni_pt_close(&m.file);
-    tni_bytes_free(&choice.taken);
-    return status;
+    TNI_UNRECORDED;
+    m.list = tn_list_new();
+    if (!m.list) return tni_pending();
+    if (m.file.npz) return bad(&m, "arrays, no optimizer");
+    TNI_TRY(read_optimizer(&m));
+    return tn_optim_load_state_dict(opt, m.list) == TN_OK ? TN_OK : tni_in_file(__func__, path);
 }

@@ -257,19 +257,16 @@ tn_status tni_pt_open(tni_pt *f, const char *function, const char *path, tni_cho
     const tn_file_limits limits = tn_get_file_limits();
     char first = 0;
     *f = (tni_pt){ .tree = { .choice = c, .pickle = &f->pickle }, .folder = "data" };
-    tn_status status = tni_input_open(&f->zip.in, function, path);
-    if (status != TN_OK) return status;
-    if (f->zip.in.size > 0) status = tni_input_read(&f->zip.in, 0, &first, 1);
-    if (status == TN_OK && first == 'P') {
+    TNI_TRY(tni_input_open(&f->zip.in, function, path));
+    if (f->zip.in.size > 0) TNI_TRY(tni_input_read(&f->zip.in, 0, &first, 1));
+    if (first == 'P') {
         tni_input_close(&f->zip.in);
         /* an entry per tensor and a few more; 128 bytes each in the directory */
-        status = tni_zip_open(&f->zip, function, path, limits.tensors + 16, limits.header_bytes);
+        TNI_TRY(tni_zip_open(&f->zip, function, path, limits.tensors + 16, limits.header_bytes));
     }
     for (int i = 0; !f->zip.pytorch && i < f->zip.n; i++)
         f->npz |= tni_ends_in(f->zip.entry[i].name, ".npy");
-    if (status == TN_OK && !f->npz) status = f->zip.n ? open_pickle(f) : open_old(f);
-    if (status != TN_OK) tni_pt_close(f);
-    return status;
+    return f->npz ? TN_OK : f->zip.n ? open_pickle(f) : open_old(f);
 }
 
 void tni_pt_close(tni_pt *f)
@@ -292,16 +289,13 @@ static tn_status fill(tni_pt *f)
 
 tn_list *tni_pt_list(const char *function, const char *path, tni_choice *c, tn_metadata *metadata)
 {
-    tni_pt f;
+    tni_pt TN_WHEN_LEFT(tni_pt_close) f;
     if (tni_pt_open(&f, function, path, c) != TN_OK) return NULL;
-    f.list = f.npz ? tni_npz_list(&f.zip, c) : tn_list_new();
-    tn_status status = f.list ? TN_OK : tni_pending();
-    if (status == TN_OK && !f.npz) {
-        c->picked = true;
-        TN_SCOPE status = fill(&f);
-    }
-    if (status == TN_OK && !f.npz && metadata && !f.pickle.script)
-        status = tni_tree_metadata(&f.tree, metadata);
-    tni_pt_close(&f);
-    return status == TN_OK ? f.list : NULL;
+    if (f.npz) return tni_npz_list(&f.zip, c);
+    f.list = tn_list_new();
+    if (!f.list) return NULL;
+    c->picked = true;
+    TN_SCOPE if (fill(&f) != TN_OK) return NULL;
+    const bool all = metadata && !f.pickle.script;
+    return all && tni_tree_metadata(&f.tree, metadata) != TN_OK ? NULL : f.list;
 }

@@ -51,7 +51,7 @@ typedef struct tni_pt {
     tn_list *list;
 } tni_pt;
 
-/* Reads everything but storages; an .npz has no pickle. On failure nothing is left open. */
+/* Reads everything but storages; an .npz has no pickle. To be closed, also after a failure. */
 tn_status tni_pt_open(tni_pt *f, const char *function, const char *path, tni_choice *c);
 /* A tensor, a view of its storage, in the current scope, which must outlast the open file. */
 tn_tensor *tni_pt_tensor(tni_pt *f, const tni_pickle_tensor *t);

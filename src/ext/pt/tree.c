@@ -90,17 +90,17 @@ static tn_status visit(walk *w, const value *v)
     if (w->depth > DEPTH || ++w->seen > p->max_values)
         return bad(w->tree, "%.64s: more than %d levels or %" PRId64 " values: want a smaller tree",
                    w->path, DEPTH, p->max_values);
-    tn_status status = w->visit(w, v, &down);
+    TNI_TRY(w->visit(w, v, &down));
     const size_t n = strlen(w->path), dot = n && n < TNI_NAME_LIMIT;
     w->depth++;
-    for (child c = before(p, v); status == TN_OK && down && next(p, v, &c);) {
+    for (child c = before(p, v); down && next(p, v, &c);) {
         if (dot) w->path[n] = '.', w->path[n + 1] = 0;
-        status = tni_tree_name(w->tree, w->path, n + dot, &c.key);
-        if (status == TN_OK) status = visit(w, c.value);
+        TNI_TRY(tni_tree_name(w->tree, w->path, n + dot, &c.key));
+        TNI_TRY(visit(w, c.value));
         w->path[n] = 0;
     }
     w->depth--;
-    return status;
+    return TN_OK;
 }
 
 static tn_status visit_tensor(walk *w, const value *v, bool *down)
@@ -189,19 +189,17 @@ static tn_status visit_other(walk *w, const value *v, bool *down)
 
 tn_status tni_tree_metadata(const tni_tree *tree, tn_metadata *metadata)
 {
-    tni_bytes all = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) all = { 0 };
     walk w = { .tree = tree, .visit = visit_other, .user = &all };
-    tn_status status = tree->root.kind == TNI_PICKLE_DICT ? visit(&w, &tree->root) : TN_OK;
-    if (status == TN_OK) return tni_metadata_of(&all, metadata);
-    tni_bytes_free(&all);
-    return status;
+    if (tree->root.kind == TNI_PICKLE_DICT) TNI_TRY(visit(&w, &tree->root));
+    return tni_metadata_of(&all, metadata);
 }
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 
 typedef struct census {
-    tni_bytes text; /* "model (312 tensors), epoch 41" */
-    char key[128];  /* an example of a part */
+    tni_bytes *text; /* "model (312 tensors), epoch 41" */
+    char key[128];   /* an example of a part */
     value first, optimizer;
     int64_t n_first;
     int parts, optimizers, values;
@@ -227,11 +225,11 @@ static tn_status visit_part(walk *w, const value *v, bool *down)
 {
     census *all = w->user;
     const tni_pickle *p = w->tree->pickle;
-    const char *comma = all->text.n ? ", " : "";
+    const char *comma = all->text->n ? ", " : "";
     if (is_optimizer(p, v)) {
         const int64_t n = count_of(p, tni_pickle_get(p, v, "state"), TNI_PICKLE_DICT, false);
         if (all->optimizers < 16)
-            tni_bytes_printf(&all->text,
+            tni_bytes_printf(all->text,
                              w->path[0] ? "%s%s (an optimizer's state of %" PRId64 " parameters)"
                                         : "%s%san optimizer's state of %" PRId64 " parameters "
                                           "(tn_optim_load_pytorch)",
@@ -246,11 +244,11 @@ static tn_status visit_part(walk *w, const value *v, bool *down)
         if (all->parts++ == 0) all->first = *v, all->n_first = n;
         if (!all->key[0] && w->path[0]) snprintf(all->key, sizeof all->key, "%.100s", w->path);
         if (all->parts <= 16)
-            tni_bytes_printf(&all->text,
+            tni_bytes_printf(all->text,
                              w->path[0] ? "%s%s (%" PRId64 " tensor%s)"
                                         : "%s%s%" PRId64 " tensor%s at the top",
                              comma, w->path, n, n == 1 ? "" : "s");
-        if (all->parts == 17) tni_bytes_printf(&all->text, ", and more");
+        if (all->parts == 17) tni_bytes_printf(all->text, ", and more");
     }
     const bool leaf =
         *down ? count_of(p, v, TNI_PICKLE_TENSOR, true) == 0 : v->kind != TNI_PICKLE_TENSOR;
@@ -261,11 +259,11 @@ static tn_status visit_part(walk *w, const value *v, bool *down)
             [TNI_PICKLE_DICT] = "a dict",     [TNI_PICKLE_STORAGE] = "a storage"
         };
         const bool list = v->kind == TNI_PICKLE_DICT && tni_pickle_dict_of(p, v)->list;
-        tni_bytes_printf(&all->text, "%s%s ", comma, w->path);
-        if (v->kind == TNI_PICKLE_STRING || !add_text(p, v, &all->text, true))
-            tni_bytes_printf(&all->text, "(%s)", list ? "a list" : kind[v->kind]);
+        tni_bytes_printf(all->text, "%s%s ", comma, w->path);
+        if (v->kind == TNI_PICKLE_STRING || !add_text(p, v, all->text, true))
+            tni_bytes_printf(all->text, "(%s)", list ? "a list" : kind[v->kind]);
     }
-    return all->text.failed ? TN_E_NOMEM : TN_OK;
+    return all->text->failed ? TN_E_NOMEM : TN_OK;
 }
 
 /* The value whose path from v is key; NULL: none. Keys may hold dots, so there may be several ways
@@ -291,17 +289,16 @@ tn_status tni_tree_optimizer(const tni_tree *tree, value *part)
     const char *key = tree->choice->o.key;
     int64_t left = tree->pickle->max_values;
     const value *named = key ? find(tree, &tree->root, key, 0, &left) : NULL;
-    census all = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) text = { 0 };
+    census all = { .text = &text };
     walk w = { .tree = tree, .visit = visit_part, .user = &all };
     if (named) snprintf(w.path, sizeof w.path, "%s", key);
-    tn_status status = visit(&w, named ? named : &tree->root);
-    if (status == TN_OK && (all.optimizers != 1 || (key && !named)))
-        status = bad(tree, "%d optimizers%s%.64s: want the key of one (it has %.*s)",
-                     key && !named ? 0 : all.optimizers, key ? " under " : "", key ? key : "",
-                     (int)TNI_MIN(all.text.n, (size_t)1500), all.text.data);
+    TNI_TRY(visit(&w, named ? named : &tree->root));
     *part = all.optimizer;
-    tni_bytes_free(&all.text);
-    return status;
+    if (all.optimizers == 1 && (!key || named)) return TN_OK;
+    return bad(tree, "%d optimizers%s%.64s: want the key of one (it has %.*s)",
+               key && !named ? 0 : all.optimizers, key ? " under " : "", key ? key : "",
+               (int)TNI_MIN(text.n, (size_t)1500), text.data);
 }
 
 tn_status tni_tree_pick(const tni_tree *tree, value *part)
@@ -316,27 +313,23 @@ tn_status tni_tree_pick(const tni_tree *tree, value *part)
     const value *named = key ? find(tree, part, key, 0, &left) : NULL;
     if (named && holds(named)) return *part = *named, TN_OK;
     if (!key && object) return TN_OK;
-    census all = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) text = { 0 };
+    census all = { .text = &text };
     walk w = { .tree = tree, .visit = visit_part, .user = &all };
-    tn_status status = visit(&w, part);
-    tni_bytes_add(&all.text, "", 1);
-    if (status == TN_OK && all.text.failed) status = TN_E_NOMEM;
-    if (status != TN_OK) {
-        /* a message is pending */
-    } else if (key)
-        status = bad(tree, "%s %.64s in it: it has %.1500s", named ? "no tensors under" : "no part",
-                     key, all.text.data);
-    else if (all.parts == 0 && all.text.n > 1)
-        status = bad(tree, "no tensors in it: it has %.1500s", all.text.data);
-    else if (all.parts > 1)
-        status = bad(tree, "a checkpoint: %.1500s: want .key = \"%s\" (\"*\": all of it)",
-                     all.text.data, all.key);
-    else if (all.parts == 1) {
-        *part = all.first;
-        if (all.key[0])
-            tni_bytes_printf(&tree->choice->taken, "taken: %s (%" PRId64 " tensors)\n", all.key,
-                             all.n_first);
-    }
-    tni_bytes_free(&all.text);
-    return status;
+    TNI_TRY(visit(&w, part));
+    tni_bytes_add(&text, "", 1);
+    if (text.failed) return TN_E_NOMEM;
+    if (key)
+        return bad(tree, "%s %.64s in it: it has %.1500s", named ? "no tensors under" : "no part",
+                   key, text.data);
+    if (all.parts == 0 && text.n > 1)
+        return bad(tree, "no tensors in it: it has %.1500s", text.data);
+    if (all.parts > 1)
+        return bad(tree, "a checkpoint: %.1500s: want .key = \"%s\" (\"*\": all of it)", text.data,
+                   all.key);
+    if (all.parts == 1) *part = all.first;
+    if (all.parts == 1 && all.key[0])
+        tni_bytes_printf(&tree->choice->taken, "taken: %s (%" PRId64 " tensors)\n", all.key,
+                         all.n_first);
+    return TN_OK;
 }

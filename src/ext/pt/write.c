@@ -24,7 +24,7 @@ typedef struct plan {
     const tn_list *list;
     const tn_optim *opt; /* NULL, or: the list is of its states, in order */
     item *items;
-    tni_bytes pickle;
+    tni_bytes *pickle;
 } plan;
 
 /* ---- what is written, and under which key ---------------------------------------------------- */
@@ -213,7 +213,7 @@ static void put_group(tni_bytes *b, const tn_optim *opt, int k, int *first)
 /* The parameters of our optimizer stand in the order of their groups here. */
 static void put_optimizer(plan *p)
 {
-    tni_bytes *b = &p->pickle;
+    tni_bytes *b = p->pickle;
     int first = 0;
     tni_bytes_printf(b, "\x80\x02}");
     put_text(b, "state");
@@ -240,7 +240,7 @@ static void put_optimizer(plan *p)
 
 static void put_list(plan *p)
 {
-    tni_bytes *b = &p->pickle;
+    tni_bytes *b = p->pickle;
     tni_bytes_printf(b, "\x80\x02" ORDERED_DICT);
     for (int i = 0; i < p->list->n; i++) {
         put_text(b, p->items[i].name);
@@ -251,7 +251,7 @@ static void put_list(plan *p)
 
 static tn_status make_pickle(plan *p)
 {
-    tni_bytes *b = &p->pickle;
+    tni_bytes *b = p->pickle;
     if (p->opt)
         put_optimizer(p);
     else
@@ -281,7 +281,7 @@ static tn_status add_data(tni_zip_writer *zip, const item *it)
 static tn_status write_archive(const plan *p, tni_atomic_file *file, uint64_t *size)
 {
     tni_zip_writer zip = { .file = file, .folder = "archive" };
-    tn_status status = tni_zip_add(&zip, "data.pkl", p->pickle.data, p->pickle.n);
+    tn_status status = tni_zip_add(&zip, "data.pkl", p->pickle->data, p->pickle->n);
     if (status == TN_OK) status = tni_zip_add(&zip, "byteorder", "little", 6);
     for (int i = 0; status == TN_OK && i < p->list->n; i++)
         if (p->items[i].first == i) status = add_data(&zip, &p->items[i]);
@@ -307,15 +307,13 @@ static tn_status write_file(const plan *p, const char *path)
 static tn_status write_plan(plan *p, const char *path)
 {
     TNI_TRY(tni_check_counts(p->function, p->list, true));
-    size_t nbytes = (size_t)p->list->n * sizeof *p->items;
-    p->items = tni_alloc(nbytes);
-    if (!p->items) return tni_pending();
-    tn_status status = collect(p);
-    if (status == TN_OK) status = make_pickle(p);
-    if (status == TN_OK) status = write_file(p, path);
-    tni_bytes_free(&p->pickle);
-    tni_free(p->items, nbytes);
-    return status;
+    TNI_ITEMS(item, items, p->list->n);
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) pickle = { 0 };
+    if (!items) return tni_pending();
+    p->items = items, p->pickle = &pickle;
+    TNI_TRY(collect(p));
+    TNI_TRY(make_pickle(p));
+    return write_file(p, path);
 }
 
 tn_status tni_pt_write(const char *function, const char *path, const tn_list *list)

@@ -188,21 +188,18 @@ static tn_status check_place(const tni_zip *zip, const char *name, int64_t begin
 /* Entries tile the file up to the directory, data descriptors aside. */
 static tn_status check_places(tni_zip *zip, const end *e)
 {
-    const size_t nbytes = (size_t)zip->n * sizeof(tni_zip_entry *);
-    tni_zip_entry **order = tni_alloc(nbytes);
+    TNI_ITEMS(tni_zip_entry *, order, zip->n);
     if (!order) return tni_pending();
     for (int i = 0; i < zip->n; i++) order[i] = &zip->entry[i];
     tni_sort(order, (size_t)zip->n, sizeof *order, by_place);
-    tn_status status = TN_OK;
     int64_t last = 0;
-    for (int i = 0; status == TN_OK && i < zip->n; i++) {
-        status = read_local(zip, e, order[i]);
-        if (status == TN_OK) status = check_place(zip, order[i]->name, order[i]->header, last);
+    for (int i = 0; i < zip->n; i++) {
+        TNI_TRY(read_local(zip, e, order[i]));
+        TNI_TRY(check_place(zip, order[i]->name, order[i]->header, last));
         last = order[i]->begin + order[i]->stored;
         zip->checked = zip->checked || order[i]->crc;
     }
-    tni_free(order, nbytes);
-    return status == TN_OK ? check_place(zip, "the directory", (int64_t)e->at, last) : status;
+    return check_place(zip, "the directory", (int64_t)e->at, last);
 }
 
 /* Names, in a PyTorch file without its folder, which is the same for all; none twice. */
@@ -266,15 +263,14 @@ tn_status tni_zip_open(tni_zip *zip, const char *function, const char *path, int
 static tn_status inflate_entry(const tni_zip *zip, const tni_zip_entry *entry, void *data)
 {
     const size_t n = (size_t)entry->stored;
-    unsigned char *stored = tni_alloc(n);
+    TNI_ITEMS(unsigned char, stored, n);
     if (!stored) return tni_pending();
-    tn_status status = tni_input_read(&zip->in, entry->begin, stored, n);
-    z_stream z = { .next_in = stored, .next_out = data };
-    const bool begun = status == TN_OK && inflateInit2(&z, -15) == Z_OK;
-    if (status == TN_OK && !begun)
-        status = tni_error(TN_E_NOMEM, "%s: %s: out of memory", zip->in.function, zip->in.path);
+    TNI_TRY(tni_input_read(&zip->in, entry->begin, stored, n));
+    z_stream TN_WHEN_LEFT(inflateEnd) z = { .next_in = stored, .next_out = data };
+    if (inflateInit2(&z, -15) != Z_OK)
+        return tni_error(TN_E_NOMEM, "%s: %s: out of memory", zip->in.function, zip->in.path);
     size_t in = n, out = (size_t)entry->nbytes; /* not yet given to zlib, whose counts are short */
-    for (int code = Z_OK; begun && code != Z_STREAM_END;) {
+    for (int code = Z_OK; code != Z_STREAM_END;) {
         const uInt more_in = (uInt)TNI_MIN(in, (size_t)1 << 30),
                    more_out = (uInt)TNI_MIN(out, (size_t)1 << 30);
         z.avail_in = more_in;
@@ -284,14 +280,10 @@ static tn_status inflate_entry(const tni_zip *zip, const tni_zip_entry *entry, v
         out -= more_out - z.avail_out;
         const bool stuck = z.avail_in == more_in && z.avail_out == more_out;
         if ((code != Z_OK && code != Z_STREAM_END) || (code == Z_OK && stuck) ||
-            (code == Z_STREAM_END && (in || out))) {
-            status = bad(zip, "%.64s: the compressed data is damaged", entry->name);
-            break;
-        }
+            (code == Z_STREAM_END && (in || out)))
+            return bad(zip, "%.64s: the compressed data is damaged", entry->name);
     }
-    if (begun) inflateEnd(&z);
-    tni_free(stored, n);
-    return status;
+    return TN_OK;
 }
 
 tn_status tni_zip_read(const tni_zip *zip, const tni_zip_entry *entry, void *data)
@@ -368,7 +360,8 @@ tn_status tni_zip_add(tni_zip_writer *zip, const char *name, const void *data, s
     size_t length = strlen(folder) + strlen(slash) + strlen(name);
     bool large = is_large(zip, nbytes), far = is_large(zip, zip->at), zip64 = large || far;
     uint32_t crc = zip->file && nbytes ? tni_crc32(0, data, nbytes) : 0;
-    tni_bytes *d = &zip->directory, b = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) b = { 0 };
+    tni_bytes *d = &zip->directory;
     PUT(d, { 4, 0x02014b50 }, { 2, zip64 ? 45 : 10 });
     put_common(d, zip64, large, crc, nbytes, length);
     PUT(d, { 2, zip64 ? 4 + 16 * large + 8 * far : 0 }, /* then comment, disk, two attributes */
@@ -387,9 +380,8 @@ tn_status tni_zip_add(tni_zip_writer *zip, const char *name, const void *data, s
     put_zip64(&b, large, false, nbytes, 0);
     if (header) PUT(&b, { 2, 0x4246 }, { 2, padding }); /* "FB", as PyTorch marks its padding */
     for (size_t i = 0; i < padding; i++) PUT(&b, { 1, 'Z' });
-    tn_status status = b.failed ? tni_pending() : emit(zip, b.data, b.n);
-    tni_bytes_free(&b);
-    return status == TN_OK && nbytes ? emit(zip, data, nbytes) : status;
+    TNI_TRY(b.failed ? tni_pending() : emit(zip, b.data, b.n));
+    return nbytes ? emit(zip, data, nbytes) : TN_OK;
 }
 
 tn_status tni_zip_end(tni_zip_writer *zip)

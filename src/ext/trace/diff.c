@@ -76,31 +76,30 @@ static tn_status compare_lists(diff *d, bool ops)
 {
     const size_t n_a = ops ? d->a->n_nodes : d->a->n_ledger,
                  n_b = ops ? d->b->n_nodes : d->b->n_ledger;
-    tni_arena memory = { 0 };
-    tni_map first = { .names = true }; /* name -> the first one in b that was not met, + 1 */
+    tni_arena TN_WHEN_LEFT(tni_arena_free) memory = { 0 };
+    tni_map TN_WHEN_LEFT(tni_map_free)
+        first = { .names = true }; /* name -> the first one in b that was not met, + 1 */
     const char **name = tni_arena_alloc(&memory, n_b * sizeof *name); /* in b; NULL: it was */
     void **next = tni_arena_alloc(&memory, n_b * sizeof *next);       /* in b, of the same name */
-    bool ok = name && next;
-    for (size_t j = n_b; ok && j-- > 0;) {
-        ok = (name[j] = name_of(d->b, ops, j, &memory)) != NULL;
-        next[j] = ok ? tni_map_get(&first, name[j]) : NULL;
-        ok = ok && tni_map_put(&first, name[j], (void *)(uintptr_t)(j + 1)) >= 0;
+    if (!name || !next) return TN_E_NOMEM;
+    for (size_t j = n_b; j-- > 0;) {
+        if (!(name[j] = name_of(d->b, ops, j, &memory))) return TN_E_NOMEM;
+        next[j] = tni_map_get(&first, name[j]);
+        if (tni_map_put(&first, name[j], (void *)(uintptr_t)(j + 1)) < 0) return TN_E_NOMEM;
     }
-    for (size_t i = 0; ok && i < n_a; i++) {
+    for (size_t i = 0; i < n_a; i++) {
         const char *mine = name_of(d->a, ops, i, &memory);
-        size_t j = mine ? (uintptr_t)tni_map_get(&first, mine) : 0;
-        ok = mine != NULL;
-        if (ok && !j) fprintf(line(d), "%s: only in a\n", mine);
+        if (!mine) return TN_E_NOMEM;
+        const size_t j = (uintptr_t)tni_map_get(&first, mine);
+        if (!j) fprintf(line(d), "%s: only in a\n", mine);
         if (!j) continue;
         tni_map_put(&first, mine, next[j - 1]);
         name[j - 1] = NULL;
         (ops ? compare_op : compare_tensor)(d, i, j - 1, mine);
     }
-    for (size_t j = 0; ok && j < n_b; j++)
+    for (size_t j = 0; j < n_b; j++)
         if (name[j]) fprintf(line(d), "%s: only in b\n", name[j]);
-    tni_map_free(&first);
-    tni_arena_free(&memory);
-    return ok ? TN_OK : TN_E_NOMEM;
+    return TN_OK;
 }
 
 tn_status tn_trace_diff(FILE *file, const tn_trace *a, const tn_trace *b)

@@ -34,12 +34,11 @@ static void note_leaf(tn_trace *tr, const tn_tensor *t, tn_tensor *grad)
         if (c->leaves[i].tensor == t) return;
     tni_log_share *share = tni_record_last_share(tr, t);
     if (!share) return;
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     tn_tensor *copy = tn_clone(grad);
     tni_record_ok(tr, copy ? TN_OK : tni_pending());
     leaf *l = tni_arena_more(&c->run.arena, &c->leaves, &c->n, sizeof *l);
     if (l) *l = (leaf){ tn_keep((tn_tensor *)(uintptr_t)t), tn_keep(copy), share };
-    tn_scope_end(scope);
 }
 
 /* The step is the cube root of the dtype's precision, scaled to the leaf's size. */

@@ -150,11 +150,10 @@ static tn_status arrived(tni_watcher *self, const tni_node *node)
 static void note_growth(tn_trace *tr, const tn_tensor *leaf, tni_numbers *after)
 {
     tn_tensor *sum = leaf->gm->pending, *before = leaf->gm->grad;
-    tn_scope scope = tn_scope_begin();
+    TNI_SCOPED;
     if (before && !tr->pass->pass->wanted)
         sum = tn_add(sum, before); /* as the engine will, but into new memory */
     if (tni_record_ok(tr, sum ? TN_OK : tni_pending())) tni_record_numbers(tr, after, sum);
-    tn_scope_end(scope);
 }
 
 tni_log_share *tni_record_last_share(tn_trace *tr, const tn_tensor *leaf)

@@ -54,7 +54,7 @@ void tni_record_registered(tn_trace *tr, tni_moment now)
 {
     if (!tr->model || tr->failed != TN_OK) return;
     tni_map_free(&tr->storages);
-    tn_scope scope = tn_scope_begin(); /* of the lists */
+    TNI_SCOPED; /* of the lists */
     const tn_list *list[] = { tn_parameters(tr->model), tn_buffers(tr->model) };
     tni_record_ok(tr, list[0] && list[1] ? TN_OK : tni_pending());
     for (int k = 0; k < 2; k++)
@@ -65,7 +65,6 @@ void tni_record_registered(tn_trace *tr, tni_moment now)
             if (!line && (line = TNI_NEW(&tr->now, ledger))) line->tensor = t;
             if (line) note_entry(tr, line, list[k]->entry[i].tensor, now);
         }
-    tn_scope_end(scope);
 }
 
 void tni_record_written(tn_trace *tr, const tni_log_tensor *tensor, unsigned by)
