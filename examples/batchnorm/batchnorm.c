@@ -2,7 +2,7 @@
  * batchnorm - trains a convolutional network on Fashion-MNIST; shows what BatchNorm's buffers do.
  *
  *     batchnorm [--epochs 5] [--save FILE.safetensors]
- *     batchnorm --epochs 60 --augment 2 --smooth 0.1 --weight-decay 1e-4
+ *     batchnorm --epochs 100 --augment 2 --smooth 0.1 --weight-decay 1e-4
  *     batchnorm --load FILE.safetensors
  *
  * running_mean and running_var change only in forward, in training mode: they are not in the
