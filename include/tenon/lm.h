@@ -5,8 +5,8 @@
  * those of the files. Link libtenon-lm (pkg-config tenon-lm). Kinds, by the file's model_type:
  *
  *     gpt2                           GPT-2: Radford et al. (2019)
- *     llama, qwen2, qwen3            rotary positions (default, linear, llama3, yarn), RMSNorm, gated
- *                                    layers: Touvron et al. (2023), and grouped queries: Ainslie et
+ *     llama, qwen2, qwen3            rotary positions (default, linear, llama3, yarn), RMSNorm and
+ *                                    gated layers: Touvron et al. (2023), grouped queries: Ainslie et
  *                                    al. (2023); SmolLM2 is a llama
  *     bert                           BERT, an encoder: Devlin et al. (2019); MiniLM is one
  *

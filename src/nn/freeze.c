@@ -9,7 +9,8 @@
 
 typedef struct switcher {
     bool on;
-    tni_map frozen; /* parameters of frozen modules */
+    tni_map frozen;  /* parameters of frozen modules */
+    tni_map freezes; /* modules to freeze, too */
 } switcher;
 
 static tn_status collect_frozen(tn_module *m, const char *path, void *user)
@@ -38,16 +39,6 @@ static void set_requires_grad(tn_module *m, void *user)
     }
 }
 
-tn_status tn_module_set_requires_grad(tn_module *m, bool on)
-{
-    switcher s = { .on = on };
-    tn_status status = tni_module_check(__func__, m);
-    if (status == TN_OK) status = tni_walk(m, TNI_ONCE, collect_frozen, NULL, &s);
-    if (status == TN_OK) status = tni_change_modules(__func__, m, set_requires_grad, &s);
-    tni_map_free(&s.frozen);
-    return status;
-}
-
 /* Which parameters thawing leaves alone. Noted before the first tensor changes, since several slots
  * may hold one. */
 static void remember(tn_module *m, void *user)
@@ -70,6 +61,29 @@ static void set_frozen(tn_module *m, void *user)
         if (frozen) tni_disregard(tn_set_grad(slot->tensor, TN_NONE));
     }
     m->state->frozen = frozen;
+}
+
+static void switch_one(tn_module *m, void *user)
+{
+    const switcher *s = user;
+    set_requires_grad(m, user);
+    if (tni_map_get(&s->freezes, m)) remember(m, NULL), set_frozen(m, &(bool){ true });
+}
+
+tn_status tni_switch_modules(const char *function, tn_module *m, bool on, tni_visit choose)
+{
+    switcher s = { .on = on };
+    tn_status status = tni_module_check(function, m);
+    if (status == TN_OK) status = tni_walk(m, TNI_ONCE, collect_frozen, NULL, &s);
+    if (status == TN_OK && choose) status = tni_walk(m, TNI_ONCE, choose, NULL, &s.freezes);
+    if (status == TN_OK) status = tni_change_modules(function, m, switch_one, &s);
+    tni_map_free(&s.frozen), tni_map_free(&s.freezes);
+    return status;
+}
+
+tn_status tn_module_set_requires_grad(tn_module *m, bool on)
+{
+    return tni_switch_modules(__func__, m, on, NULL);
 }
 
 tn_status tn_module_freeze(tn_module *m)

@@ -117,6 +117,7 @@ static tni_convolution as_one(int kind, const conv *c)
     static bool small_##isa(const tni_gemm *g)                                                     \
     {                                                                                              \
         if (tni_is_half(g->dtype) || !tni_cpu_table(#isa)) return false;                           \
+        if (g->n * g->k > TNI_SMALL_MOST) return false;                                            \
         g->dtype == TN_F32 ? tni_gemm_small_##isa##_f32(g) : tni_gemm_small_##isa##_f64(g);        \
         return true;                                                                               \
     }                                                                                              \

@@ -192,11 +192,17 @@ static tn_status add(tn_module *linear, const tn_lora_options *o)
     return tn_register_module(linear, o->name, NULL, tn_module_done(&l->base));
 }
 
-/* Freezes what has buffers that its forward may move, and no adapter below it. */
-static tn_status freeze(tn_module *m, const char *path, void *user)
+static tn_status put(tn_module *m, const char *path, void *map)
+{
+    (void)path;
+    return tni_map_put(map, m, m) < 0 ? TN_E_NOMEM : TN_OK;
+}
+
+/* Into the map what has buffers that its forward may move, and no adapter below it. */
+static tn_status to_freeze(tn_module *m, const char *path, void *map)
 {
     bool moves = false, adapted = false;
-    (void)path, (void)user;
+    (void)path;
     for (int i = 0; i < m->state->n; i++) {
         const tni_slot *s = &m->state->slot[i];
         moves |=
@@ -204,7 +210,7 @@ static tn_status freeze(tn_module *m, const char *path, void *user)
     }
     const tn_list *all = moves ? tn_parameters(m) : NULL;
     for (int i = 0; all && i < all->n; i++) adapted |= all->entry[i].owner->type == &tni_lora_type;
-    return !moves || adapted ? TN_OK : all ? tn_module_freeze(m) : tni_pending();
+    return !moves || adapted ? TN_OK : all ? tni_walk(m, TNI_ONCE, put, NULL, map) : tni_pending();
 }
 
 tn_status tni_lora_add(const char *function, tn_module *m, const char *patterns, tn_lora_options o,
@@ -214,6 +220,8 @@ tn_status tni_lora_add(const char *function, tn_module *m, const char *patterns,
     if (!o.name) o.name = "default";
     o.rank = tni_or_int(o.rank, 8);
     if (o.alpha == 0) o.alpha = 8;
+    unsigned char random[TN_GENERATOR_STATE_SIZE]; /* of what add draws from */
+    tn_generator_get_state(tn_default_generator(), random);
     TNI_SCOPED;
     const tn_list *all = all_of(function, m);
     tn_status status = all ? check(function, all, patterns, &o) : tni_pending();
@@ -222,11 +230,12 @@ tn_status tni_lora_add(const char *function, tn_module *m, const char *patterns,
         if (tni_linear_fits(patterns, &all->entry[i]) && !lora_of(all->entry[i].owner, o.name))
             status = add(all->entry[i].owner, &o);
     if (status == TN_OK && fill) status = fill(m, user);
-    if (status == TN_OK) status = tn_module_set_requires_grad(m, false);
-    if (status == TN_OK) status = tni_walk(m, TNI_ONCE, freeze, NULL, NULL);
+    if (status == TN_OK) status = tni_switch_modules(function, m, false, to_freeze);
     if (status == TN_OK) status = each(all, NULL, OFF);
     if (status == TN_OK) status = each(all, o.name, ON);
-    if (status != TN_OK && begun) tni_disregard(each(all, o.name, TAKE_OUT));
+    if (status == TN_OK || !begun) return status;
+    tni_disregard(each(all, o.name, TAKE_OUT));
+    tni_disregard(tn_generator_set_state(tn_default_generator(), random));
     return status;
 }
 
