@@ -8,7 +8,7 @@
  */
 #include "ext/lm/tokenizer.h"
 
-tni_pair *tni_pair_place(const tn_tokenizer *t, int32_t left, int32_t right, uint64_t *key)
+tni_merge *tni_merge_place(const tn_tokenizer *t, int32_t left, int32_t right, uint64_t *key)
 {
     *key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
     uint64_t hash = (*key ^ t->seed) * UINT64_C(0x9e3779b97f4a7c15);
@@ -24,7 +24,7 @@ enum { SHORT = 48, NEVER = INT32_MAX };
 static int32_t rank_of(const tn_tokenizer *t, int32_t left, int32_t right, int32_t *id)
 {
     uint64_t key;
-    const tni_pair *pair = tni_pair_place(t, left, right, &key);
+    const tni_merge *pair = tni_merge_place(t, left, right, &key);
     *id = pair->id;
     return pair->key == key ? pair->rank : NEVER;
 }

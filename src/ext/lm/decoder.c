@@ -137,8 +137,8 @@ static void yarn(const tni_rope *r, float *f)
 }
 
 /* Of dim / 2 pairs of elements: f_i = theta^(-2i/dim), computed in f32 as the models' authors did:
- * Su et al., RoFormer (2021), section 3.4.2. For longer texts than those of the training they are
- * made smaller: linear (Chen et al., Position Interpolation, 2023), llama3 (Llama 3.1's own), yarn. */
+ * Su et al., RoFormer (2021), section 3.4.2. For longer texts than those of training they are made
+ * smaller: linear (Chen et al., Position Interpolation, 2023), llama3 (Llama 3.1's own), yarn. */
 void tni_rope_frequencies(const tni_rope *r, float *f)
 {
     for (int64_t i = 0; i < r->dim / 2; i++)

@@ -34,9 +34,8 @@ static tn_status draw(tn_module *m, const char *path, void *user)
 
 static tn_status lm_reset(tn_module *self)
 {
-    tn_status status = TN_OK;
-    TN_SCOPE TN_NO_GRAD status = tn_named_modules(self, draw, self);
-    return status;
+    TNI_UNRECORDED;
+    return tn_named_modules(self, draw, self);
 }
 
 /* ---- types ----------------------------------------------------------------------------------- */
@@ -109,11 +108,10 @@ tn_status tni_lm_file(const char *function, const char **path, const char *name,
 tn_module *tni_lm_make(const char *function, const char *config, bool draws)
 {
     char inside[4096];
-    tni_bytes text = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) text = { 0 };
     tn_status status = tni_lm_file(function, &config, "config.json", inside, sizeof inside);
     if (status == TN_OK) status = tni_bytes_file(&text, function, config, TNI_LM_FILE);
     tn_module *m = status == TN_OK ? model(function, config, text.data) : NULL;
-    tni_bytes_free(&text);
     if (!m || !draws || lm_reset(m) == TN_OK) return m;
     tn_module_drop(m);
     return NULL;
@@ -268,13 +266,10 @@ tn_tensor *tn_lm_next(tn_module *m, tn_tensor *ids, tn_tensor *lengths)
     if (!ids) return tni_poisoned("tn_lm_next", "ids");
     if (!lengths) return tni_poisoned_optional("tn_lm_next", "lengths");
     if (check_next(lm, ids, lengths) != TN_OK) return NULL;
-    const size_t batch = (size_t)tn_size(ids, 0);
-    int64_t *slot = tni_calloc_n(2 * batch, sizeof *slot);
+    TNI_ZEROED(int64_t, slot, 2 * tn_size(ids, 0));
     if (!slot) return NULL;
     tn_tensor *logits = NULL;
     tn_scope scope = tn_scope_begin();
     if (plan(lm, ids, lengths, slot) == TN_OK) TN_NO_GRAD logits = next(lm, ids, slot);
-    logits = tn_scope_return(scope, logits);
-    tni_free(slot, 2 * batch * sizeof *slot);
-    return logits;
+    return tn_scope_return(scope, logits);
 }

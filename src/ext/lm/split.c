@@ -92,17 +92,12 @@ static pcre2_code *compile(const char *name, const char *regex, const tni_bytes 
 
 pcre2_code *tni_pattern(const char *name, const char *regex)
 {
-    tni_bytes rewritten = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) rewritten = { 0 };
     const char *refused = rewrite(&rewritten, regex);
     tni_bytes_add(&rewritten, "", 0);
-    pcre2_code *code = NULL;
-    if (refused)
-        tni_fail(TN_E_UNSUPPORTED, "%s: %.20s in the pattern %.200s has another meaning here", name,
-                 refused, regex);
-    else if (!rewritten.failed)
-        code = compile(name, regex, &rewritten);
-    tni_bytes_free(&rewritten);
-    return code;
+    if (!refused) return rewritten.failed ? NULL : compile(name, regex, &rewritten);
+    return tni_fail(TN_E_UNSUPPORTED, "%s: %.20s in the pattern %.200s has another meaning here",
+                    name, refused, regex);
 }
 
 /* ---- matching -------------------------------------------------------------------------------- */

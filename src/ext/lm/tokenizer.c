@@ -3,6 +3,7 @@
 
 #include "ext/lm/config.h"
 #include "ext/lm/tokenizer.h"
+#include "io/choice.h"
 
 /* ---- arrays of the caller -------------------------------------------------------------------- */
 
@@ -104,25 +105,15 @@ static void name(const tn_tokenizer *t, const tni_json_node *config, const char 
 static bool read_config(tn_tokenizer *t, const char *folder, size_t n, const char *file)
 {
     char path[4096];
-    tni_bytes text = { 0 };
-    tni_json_tree tree = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) text = { 0 };
+    tni_json_tree TN_WHEN_LEFT(tni_json_tree_free) tree = { 0 };
     snprintf(path, sizeof path, "%.*s%s", (int)n, folder, file);
     if (access(path, F_OK) != 0) return true;
-    bool ok = tni_lm_tree("tn_tokenizer_load", path, &text, &tree) == TN_OK;
-    if (ok) {
-        name(t, tree.node, "bos_token", &t->bos);
-        name(t, tree.node, "eos_token", &t->eos);
-        name(t, tree.node, "pad_token", &t->pad);
-    }
-    tni_json_tree_free(&tree);
-    tni_bytes_free(&text);
-    return ok;
-}
-
-static bool ends_in(const char *text, const char *end)
-{
-    const size_t n = strlen(text), k = strlen(end);
-    return n >= k && strcmp(text + n - k, end) == 0;
+    if (tni_lm_tree("tn_tokenizer_load", path, &text, &tree) != TN_OK) return false;
+    name(t, tree.node, "bos_token", &t->bos);
+    name(t, tree.node, "eos_token", &t->eos);
+    name(t, tree.node, "pad_token", &t->pad);
+    return true;
 }
 
 /* What the other files than a tokenizer.json mean without saying it. */
@@ -151,18 +142,16 @@ static bool load(tn_tokenizer *t, const char *path, const tn_tiktoken_options *o
                                         "no tokenizer.json, vocab.json or tokenizer.model in it"));
     const char *slash = strrchr(path, '/');
     const size_t n = slash ? (size_t)(slash - path) + 1 : 0;
-    const bool ranks = o || ends_in(path, ".tiktoken") || ends_in(path, ".model");
+    const bool ranks = o || tni_ends_in(path, ".tiktoken") || tni_ends_in(path, ".model");
     const bool vocab = !ranks && strcmp(path + n, "vocab.json") == 0;
-    tni_bytes file = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) file = { 0 };
     bool ok = ranks   ? tni_ranks_read(t, path, o ? o : &(tn_tiktoken_options){ 0 })
                 : vocab ? tni_vocab_read(t, path, n)
                       : tni_bytes_file(&file, f, path, TNI_LARGEST) == TN_OK &&
                             tni_tokenizer_read(t, path, &file);
     if (ok && (ranks || vocab)) find_ends(t, vocab);
-    ok = ok && (!vocab || read_config(t, path, n, "special_tokens_map.json")) &&
-         read_config(t, path, n, "tokenizer_config.json");
-    tni_bytes_free(&file);
-    return ok;
+    return ok && (!vocab || read_config(t, path, n, "special_tokens_map.json")) &&
+           read_config(t, path, n, "tokenizer_config.json");
 }
 
 static tn_tokenizer *make(const char *path, const tn_tiktoken_options *o)

@@ -45,10 +45,10 @@ typedef struct tni_words {
 } tni_words;
 
 /* Two tokens that become one, `rank` in the order of merging; a hash table by both. */
-typedef struct tni_pair {
+typedef struct tni_merge {
     uint64_t key; /* left << 32 | right; UINT64_MAX: free */
     int32_t rank, id;
-} tni_pair;
+} tni_merge;
 
 /* Texts of added tokens by their bytes. Node 0 is none. */
 typedef struct tni_trie_node {
@@ -72,7 +72,7 @@ struct tn_tokenizer {
     uint64_t seed;               /* of hashes */
     bool whole;                  /* ignore_merges */
     int32_t byte[256];           /* ids of bytes; -1: none */
-    tni_pair *pair;
+    tni_merge *pair;
     size_t pair_capacity;          /* a power of two */
     tni_trie raw, normalised;      /* added tokens, found in either */
     unsigned normal;               /* TNI_CLEAN ... */
@@ -181,4 +181,4 @@ bool tni_pieces(tni_work *w, const char *word, size_t n); /* the ids of a word *
 /* bpe.c */
 bool tni_word_ids(tni_work *w, const char *word, size_t n);
 /* Where a pair is in the table, or the free place for it. */
-tni_pair *tni_pair_place(const tn_tokenizer *t, int32_t left, int32_t right, uint64_t *key);
+tni_merge *tni_merge_place(const tn_tokenizer *t, int32_t left, int32_t right, uint64_t *key);

@@ -155,11 +155,9 @@ static tn_status save_config(const tni_lm *m, const char *path, tn_dtype dtype)
     const char *text = m->text, *at = text + m->c.dtype_at, *end = at + strcspn(at, "\"");
     if (at == text || dtype > TN_F16)
         return tni_file_replace("tn_lm_save", path, text, strlen(text));
-    tni_bytes b = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) b = { 0 };
     tni_bytes_printf(&b, "%.*s%s%s", (int)(at - text), text, names[dtype], end);
-    tn_status status = b.failed ? tni_pending() : tni_file_replace("tn_lm_save", path, b.data, b.n);
-    tni_bytes_free(&b);
-    return status;
+    return b.failed ? tni_pending() : tni_file_replace("tn_lm_save", path, b.data, b.n);
 }
 
 static tn_status save_ends(const tni_lm *m, const char *folder)
