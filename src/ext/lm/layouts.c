@@ -339,7 +339,7 @@ static bool join_all(tn_tokenizer *t, tni_bytes *merges)
                 const int32_t b = a < 0 ? a : tni_find(t, &t->by_bytes, text + k, s.n - k);
                 if (b < 0 || (n++, !fill)) continue;
                 tni_merge *pair = tni_merge_place(t, a, b, &key);
-                *pair = (tni_merge){ key, id, id };
+                *pair = (tni_merge){ .key = key, .rank = id, .id = id };
                 tni_layout_merge(merges, t->texts.data + t->token[a].text.at,
                                  t->texts.data + t->token[b].text.at);
             }

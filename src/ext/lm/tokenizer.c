@@ -16,19 +16,14 @@ bool tni_ids_add(tn_ids *ids, const int32_t *id, size_t n)
     return true;
 }
 
-void tn_ids_free(tn_ids *ids)
-{
-    if (!ids) return;
-    tni_free(ids->id, (size_t)ids->capacity * sizeof *ids->id);
-    *ids = (tn_ids){ 0 };
-}
-
-void tn_chars_free(tn_chars *chars)
-{
-    if (!chars) return;
-    tni_free(chars->text, (size_t)chars->capacity);
-    *chars = (tn_chars){ 0 };
-}
+#define FREE(function, type, items)                                                                \
+    void function(type *a)                                                                         \
+    {                                                                                              \
+        if (a) tni_free(a->items, (size_t)a->capacity * sizeof *a->items);                         \
+        if (a) *a = (type){ 0 };                                                                   \
+    }
+FREE(tn_ids_free, tn_ids, id)
+FREE(tn_chars_free, tn_chars, text)
 
 /* ---- working memory -------------------------------------------------------------------------- */
 
@@ -200,6 +195,15 @@ tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *path)
 
 /* ---- text to ids ----------------------------------------------------------------------------- */
 
+bool tni_text_size(const char *function, const char *text, int64_t n, size_t *size)
+{
+    if (!text) return tni_false(tni_poison(function, "text"));
+    const size_t valid = tni_utf8(text, *size = n < 0 ? strlen(text) : (size_t)n);
+    return valid == *size ||
+           tni_false(tni_error(TN_E_INVALID, "%s: byte %zu of the text, 0x%02X, is not UTF-8",
+                               function, valid, (unsigned char)text[valid]));
+}
+
 static bool add_ids(tn_ids *to, const tn_ids *from, bool bare)
 {
     for (int64_t i = 0; i < from->n && !bare; i++)
@@ -212,12 +216,9 @@ tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, int64_t n
 {
     const char *function = "tn_tokenizer_encode";
     if (!t) return tni_poison(function, "t");
-    if (!text) return tni_poison(function, "text");
     if (!ids) return tni_poison(function, "ids");
-    size_t size = n < 0 ? strlen(text) : (size_t)n, valid = tni_utf8(text, size);
-    if (valid < size)
-        return tni_error(TN_E_INVALID, "%s: byte %zu of the text, 0x%02X, is not UTF-8", function,
-                         valid, (unsigned char)text[valid]);
+    size_t size;
+    if (!tni_text_size(function, text, n, &size)) return tni_pending();
     const int64_t before = ids->n;
     tni_work *w = add_ids(ids, &t->before, o.bare) ? tni_work_take(t) : NULL;
     if (w) w->out = ids, w->literal = o.literal;

@@ -110,7 +110,7 @@ static bool read_merge(reading *r, const tni_json_node *merge, int32_t rank, tni
                              : "what they make");
     uint64_t key;
     tni_merge *pair = tni_merge_place(t, a, b, &key);
-    *pair = (tni_merge){ key, rank, c };
+    *pair = (tni_merge){ .key = key, .rank = rank, .id = c };
     if (t->cut == TNI_WORDS && tni_goes_on(both->data)) t->cut = TNI_WHOLE;
     return true;
 }
