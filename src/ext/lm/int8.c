@@ -63,10 +63,9 @@ static tn_status visit(tn_module *m, const char *path, void *user)
     const tn_entry e = { .name = name + !*path, .owner = m };
     if (!tni_linear_fits(j->patterns, &e)) return TN_OK;
     tn_tensor *w = ((tni_linear *)m)->weight;
-    tn_status status = TN_OK;
     if (tn_is_none(w) || tn_dtype_of(w) == TN_U8) return TN_OK; /* of weight norm; packed */
-    TN_SCOPE status = j->packs ? pack(m, w, j->group) : check(e.name, w, j->group);
-    return status;
+    TNI_SCOPED;
+    return j->packs ? pack(m, w, j->group) : check(e.name, w, j->group);
 }
 
 tn_status tn_quantize_int8(tn_module *m, const char *patterns, int64_t group)

@@ -278,7 +278,7 @@ static tn_tensor *all_rows(const char *function, tn_tensor *logits, tn_tensor *h
                            int64_t step, const tn_sampling_options *o, bool choose)
 {
     TNI_HOLD_TRAPS;
-    tni_sampler s = { 0 };
+    tni_sampler TN_WHEN_LEFT(tni_sampler_end) s = { 0 };
     tn_tensor *y = NULL;
     if (!logits) return tni_poisoned(function, "logits");
     if (!history) return tni_poisoned_optional(function, "history");
@@ -286,18 +286,13 @@ static tn_tensor *all_rows(const char *function, tn_tensor *logits, tn_tensor *h
     if (check_rows(function, logits, history, step) == TN_OK &&
         tni_sampler_begin(&s, function, tn_size(logits, 1), o) == TN_OK)
         TN_NO_GRAD y = rows_of(&s, logits, history, step, choose);
-    tni_sampler_end(&s);
     return tn_scope_return(scope, y);
 }
 
-tn_tensor *tn_process_logits(tn_tensor *logits, tn_tensor *history, int64_t step,
-                             tn_sampling_options o)
-{
-    return all_rows("tn_process_logits", logits, history, step, &o, false);
-}
-
-tn_tensor *tn_sample_token(tn_tensor *logits, tn_tensor *history, int64_t step,
-                           tn_sampling_options o)
-{
-    return all_rows("tn_sample_token", logits, history, step, &o, true);
-}
+#define ROWS(name, choose)                                                                         \
+    tn_tensor *name(tn_tensor *logits, tn_tensor *history, int64_t step, tn_sampling_options o)    \
+    {                                                                                              \
+        return all_rows(#name, logits, history, step, &o, choose);                                 \
+    }
+ROWS(tn_process_logits, false)
+ROWS(tn_sample_token, true)

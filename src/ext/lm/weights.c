@@ -203,8 +203,8 @@ tn_status tn_lm_save(tn_module *m, const char *folder)
 {
     tni_lm *lm = tni_lm_of("tn_lm_save", m);
     if (!lm) return tni_pending();
-    tn_status status = tni_lm_folder("tn_lm_save", folder);
-    TN_SCOPE TN_NO_GRAD if (status == TN_OK) status = save(lm, folder);
-    if (status == TN_OK) status = save_ends(lm, folder);
-    return status;
+    TNI_UNRECORDED;
+    TNI_TRY(tni_lm_folder("tn_lm_save", folder));
+    TNI_TRY(save(lm, folder));
+    return save_ends(lm, folder);
 }
