@@ -80,40 +80,35 @@ tni_lm *tni_lm_of(const char *function, const tn_module *m)
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
-static tn_module *model(const char *function, const char *path, const char *text)
-{
-    tni_lm_config c;
-    tn_status status = tni_lm_config_read(&c, function, path, text);
-    tni_lm *m = status == TN_OK ? tn_module_new(&lm_type) : NULL;
-    if (!m) return NULL;
-    m->c = c, m->text = tni_strdup(text);
-    tni_init_skipped = true;
-    (c.family == TNI_LM_BERT ? tni_lm_bert_register : tni_lm_decoder_register)(m);
-    tni_init_skipped = false;
-    tn_register_buffer(&m->base, "cache_lengths", &m->lengths, TN_NONE, TN_CACHE);
-    return tn_module_done(&m->base);
-}
-
 tn_status tni_lm_file(const char *function, const char **path, const char *name, char *inside,
                       size_t size)
 {
     struct stat st;
-    tn_status status = tni_path_check(function, *path);
-    if (status != TN_OK || stat(*path, &st) != 0 || !S_ISDIR(st.st_mode)) return status;
-    status = tni_path_in(function, *path, name, inside, size);
-    *path = inside;
-    return status;
+    TNI_TRY(tni_path_check(function, *path));
+    if (stat(*path, &st) != 0 || !S_ISDIR(st.st_mode)) return TN_OK;
+    TNI_TRY(tni_path_in(function, *path, name, inside, size));
+    return *path = inside, TN_OK;
 }
 
 tn_module *tni_lm_make(const char *function, const char *config, bool draws)
 {
     char inside[4096];
     tni_bytes TN_WHEN_LEFT(tni_bytes_free) text = { 0 };
-    tn_status status = tni_lm_file(function, &config, "config.json", inside, sizeof inside);
-    if (status == TN_OK) status = tni_bytes_file(&text, function, config, TNI_LM_FILE);
-    tn_module *m = status == TN_OK ? model(function, config, text.data) : NULL;
-    if (!m || !draws || lm_reset(m) == TN_OK) return m;
-    tn_module_drop(m);
+    tni_lm_config c;
+    if (tni_lm_file(function, &config, "config.json", inside, sizeof inside) != TN_OK ||
+        tni_bytes_file(&text, function, config, TNI_LM_FILE) != TN_OK ||
+        tni_lm_config_read(&c, function, config, text.data) != TN_OK)
+        return NULL;
+    tni_lm *m = tn_module_new(&lm_type);
+    if (!m) return NULL;
+    m->c = c, m->text = tni_strdup(text.data);
+    tni_init_skipped = true;
+    (c.family == TNI_LM_BERT ? tni_lm_bert_register : tni_lm_decoder_register)(m);
+    tni_init_skipped = false;
+    tn_register_buffer(&m->base, "cache_lengths", &m->lengths, TN_NONE, TN_CACHE);
+    tn_module *made = tn_module_done(&m->base);
+    if (!made || !draws || lm_reset(made) == TN_OK) return made;
+    tn_module_drop(made);
     return NULL;
 }
 

@@ -114,6 +114,7 @@ static tn_status take_bytes(tn_module *m, const char *path, void *user)
 
 static tn_status load(tni_lm *m, const char *folder, tn_lm_options o)
 {
+    TNI_SCOPED;
     char path[4096];
     TNI_TRY(find_weights(folder, path, sizeof path));
     const tn_load_options as = { .widen = true, .unwrap = true };
@@ -124,6 +125,8 @@ static tn_status load(tni_lm *m, const char *folder, tn_lm_options o)
     TNI_TRY(tn_named_modules(&m->base, take_bytes, list));
     const tn_load_options into = { .assign = true, .non_strict = o.non_strict };
     TNI_TRY(tn_load_state_dict(&m->base, list, into, o.report));
+    if (o.non_strict) /* what the file lacks is f32 */
+        TNI_TRY(tn_module_to_dtype(&m->base, tn_dtype_of(tni_lm_table(m))));
     TNI_TRY(tni_path_in("tn_lm_load", folder, "generation_config.json", path, sizeof path));
     return access(path, F_OK) == 0 ? tni_lm_config_read(&m->c, "tn_lm_load", path, NULL) : TN_OK;
 }
@@ -136,12 +139,7 @@ tn_module *tn_lm_load(const char *folder, tn_lm_options o)
                         tn_dtype_name(o.dtype));
     tn_module *m = tni_lm_make("tn_lm_load", folder, o.non_strict);
     if (!m) return NULL;
-    tn_status status = TN_OK;
-    TN_SCOPE status = load((tni_lm *)m, folder, o);
-    if (status == TN_OK && o.non_strict) /* what the file lacks is f32 */
-        status = tn_module_to_dtype(m, tn_dtype_of(tni_lm_table((tni_lm *)m)));
-    if (status == TN_OK) status = tn_eval(m);
-    if (status == TN_OK) return m;
+    if (load((tni_lm *)m, folder, o) == TN_OK && tn_eval(m) == TN_OK) return m;
     tn_module_drop(m);
     return NULL;
 }
