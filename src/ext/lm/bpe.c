@@ -8,20 +8,14 @@
  */
 #include "ext/lm/tokenizer.h"
 
-tni_merge *tni_merge_place(const tn_tokenizer *t, int32_t left, int32_t right, uint64_t *key)
-{
-    *key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    return tni_merge_at(t->pair, t->pair_capacity, t->seed, *key);
-}
-
 /* ---- short words ----------------------------------------------------------------------------- */
 
 enum { SHORT = 48, NEVER = INT32_MAX };
 
 static int32_t rank_of(const tn_tokenizer *t, int32_t left, int32_t right, int32_t *id)
 {
-    uint64_t key;
-    const tni_merge *pair = tni_merge_place(t, left, right, &key);
+    const uint64_t key = tni_merge_key(left, right);
+    const tni_merge *pair = tni_merge_at(t->pair, t->pair_capacity, t->seed, key);
     *id = pair->id;
     return pair->key == key ? pair->rank : NEVER;
 }
@@ -69,22 +63,6 @@ static void rate(chain *c, int32_t place)
     push(c->heap, &c->n_heap, (uint64_t)(uint32_t)c->rank[place] << 32 | (uint32_t)place);
 }
 
-static void merge_all(chain *c)
-{
-    while (c->n_heap) {
-        const uint64_t entry = pop(c->heap, &c->n_heap);
-        int32_t place = (int32_t)(entry & UINT32_MAX), rank = (int32_t)(entry >> 32);
-        if (c->rank[place] != rank) continue;
-        int32_t gone = c->next[place], after = c->next[gone];
-        c->symbol[place] = c->id[place];
-        c->next[place] = after;
-        c->rank[gone] = NEVER;
-        if (after >= 0) c->before[after] = place;
-        rate(c, place);
-        if (c->before[place] >= 0) rate(c, c->before[place]);
-    }
-}
-
 /* A rank is set at most once for each symbol and twice for each merge: 3 n entries. */
 static bool merge_long(tni_work *w, size_t *n)
 {
@@ -97,7 +75,18 @@ static bool merge_long(tni_work *w, size_t *n)
         c.before[i] = (int32_t)i - 1;
     }
     for (size_t i = 0; i < count; i++) rate(&c, (int32_t)i);
-    merge_all(&c);
+    while (c.n_heap) {
+        const uint64_t entry = pop(c.heap, &c.n_heap);
+        int32_t place = (int32_t)(entry & UINT32_MAX), rank = (int32_t)(entry >> 32);
+        if (c.rank[place] != rank) continue;
+        int32_t gone = c.next[place], after = c.next[gone];
+        c.symbol[place] = c.id[place];
+        c.next[place] = after;
+        c.rank[gone] = NEVER;
+        if (after >= 0) c.before[after] = place;
+        rate(&c, place);
+        if (c.before[place] >= 0) rate(&c, c.before[place]);
+    }
     size_t left = 0;
     for (int32_t i = 0; i >= 0; i = c.next[i]) c.symbol[left++] = c.symbol[i];
     *n = left;

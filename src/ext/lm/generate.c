@@ -202,21 +202,14 @@ static tn_status with_cache(run *g, const tn_lm_info *info)
 static tn_status check_options(const tn_generate_options *o)
 {
     const int64_t most = INT32_MAX;
-    const struct {
-        const char *name;
-        int64_t value, low, high;
-    } numbers[] = {
+    TNI_NUMBERS(int64_t) = {
         { "max_new_tokens", o->max_new_tokens, 0, most },
         { "min_new_tokens", o->min_new_tokens, 0, INT64_MAX },
         { "per_prompt", o->per_prompt, 0, most },
         { "n_eos", o->n_eos, -1, o->eos ? most : 0 },
         { "n_stop", o->n_stop, 0, o->stop ? most : 0 },
     };
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (numbers[i].value < numbers[i].low || numbers[i].value > numbers[i].high)
-            return tni_error(TN_E_INVALID,
-                             "tn_generate: %s %" PRId64 ": want %" PRId64 " to %" PRId64,
-                             numbers[i].name, numbers[i].value, numbers[i].low, numbers[i].high);
+    TNI_CHECK_NUMBERS("tn_generate", "%" PRId64);
     if (o->n_stop > 0 && !o->tokenizer)
         return tni_error(TN_E_INVALID, "tn_generate: stop without a tokenizer: want .tokenizer");
     for (int64_t i = 0; i < o->n_stop; i++)

@@ -327,7 +327,6 @@ static bool read_ranks(tni_layout *l, int64_t *last)
 static bool join_all(tn_tokenizer *t, tni_bytes *merges)
 {
     size_t n = 0;
-    uint64_t key;
     for (int fill = 0; fill < 2; fill++) {
         if (fill && !(t->pair = tni_table(n, sizeof *t->pair, &t->pair_capacity))) return false;
         for (int32_t id = 0; id < (int32_t)t->n_token; id++) {
@@ -338,8 +337,8 @@ static bool join_all(tn_tokenizer *t, tni_bytes *merges)
                 const int32_t a = tni_find(t, &t->by_bytes, text, k);
                 const int32_t b = a < 0 ? a : tni_find(t, &t->by_bytes, text + k, s.n - k);
                 if (b < 0 || (n++, !fill)) continue;
-                tni_merge *pair = tni_merge_place(t, a, b, &key);
-                *pair = (tni_merge){ .key = key, .rank = id, .id = id };
+                const tni_merge both = { .key = tni_merge_key(a, b), .rank = id, .id = id };
+                *tni_merge_at(t->pair, t->pair_capacity, t->seed, both.key) = both;
                 tni_layout_merge(merges, t->texts.data + t->token[a].text.at,
                                  t->texts.data + t->token[b].text.at);
             }

@@ -185,10 +185,7 @@ int64_t tni_sampler_choose(const tni_sampler *s, int64_t row, int64_t step)
 
 static tn_status check(const char *function, const tn_sampling_options *o)
 {
-    const struct {
-        const char *name;
-        double value, low, high;
-    } numbers[] = {
+    TNI_NUMBERS(double) = {
         { "temperature", o->temperature, 0, FLT_MAX },
         { "repetition_penalty", o->repetition_penalty, 0, FLT_MAX },
         { "frequency_penalty", o->frequency_penalty, -FLT_MAX, FLT_MAX },
@@ -198,10 +195,7 @@ static tn_status check(const char *function, const tn_sampling_options *o)
         { "top_p", o->top_p, 0, 1 },
         { "min_p", o->min_p, 0, 1 },
     };
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (!(numbers[i].value >= numbers[i].low && numbers[i].value <= numbers[i].high))
-            return tni_error(TN_E_INVALID, "%s: %s %g: want %g to %g", function, numbers[i].name,
-                             numbers[i].value, numbers[i].low, numbers[i].high);
+    TNI_CHECK_NUMBERS(function, "%g");
     return TN_OK;
 }
 

@@ -69,8 +69,8 @@ void tn_tokenizer_free(tn_tokenizer *t)
     tni_free(t->by_bytes.slot, t->by_bytes.capacity * sizeof *t->by_bytes.slot);
     tni_free(t->pair, t->pair_capacity * sizeof *t->pair);
     tni_room_free(&t->token, &t->token_capacity, sizeof *t->token);
-    tni_trie_free(&t->raw);
-    tni_trie_free(&t->normalised);
+    tni_room_free(&t->raw.node, &t->raw.capacity, sizeof *t->raw.node);
+    tni_room_free(&t->normalised.node, &t->normalised.capacity, sizeof *t->normalised.node);
     tni_bytes_free(&t->texts);
     tn_ids_free(&t->before);
     tn_ids_free(&t->after);

@@ -55,6 +55,7 @@ typedef struct tni_merge {
         int64_t count;
     };
 } tni_merge;
+#define tni_merge_key(left, right) ((uint64_t)(uint32_t)(left) << 32 | (uint32_t)(right))
 /* Where a pair is in a table, or the free place for it. */
 static inline tni_merge *tni_merge_at(tni_merge *table, size_t capacity, uint64_t seed,
                                       uint64_t key)
@@ -199,7 +200,6 @@ bool tni_vocab_read(tn_tokenizer *t, const char *path, size_t n);
 bool tni_ranks_read(tn_tokenizer *t, const char *path, const tn_tiktoken_options *o);
 /* added.c */
 bool tni_trie_add(tni_trie *trie, const char *text, size_t n, int32_t id);
-void tni_trie_free(tni_trie *trie);
 bool tni_text_ids(tni_work *w, const char *text, size_t n);
 bool tni_normal_form(tni_work *w, const char **text, size_t *n);
 /* split.c */
@@ -218,5 +218,3 @@ bool tni_bert_words(tni_work *w, const char *text, size_t n);
 bool tni_pieces(tni_work *w, const char *word, size_t n); /* the ids of a word */
 /* bpe.c */
 bool tni_word_ids(tni_work *w, const char *word, size_t n);
-/* The same of the merges; *key: of both. */
-tni_merge *tni_merge_place(const tn_tokenizer *t, int32_t left, int32_t right, uint64_t *key);

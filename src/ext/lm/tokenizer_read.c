@@ -108,9 +108,8 @@ static bool read_merge(reading *r, const tni_json_node *merge, int32_t rank, tni
                      a < 0   ? "the first"
                      : b < 0 ? "the second"
                              : "what they make");
-    uint64_t key;
-    tni_merge *pair = tni_merge_place(t, a, b, &key);
-    *pair = (tni_merge){ .key = key, .rank = rank, .id = c };
+    const tni_merge made = { .key = tni_merge_key(a, b), .rank = rank, .id = c };
+    *tni_merge_at(t->pair, t->pair_capacity, t->seed, made.key) = made;
     if (t->cut == TNI_WORDS && tni_goes_on(both->data)) t->cut = TNI_WHOLE;
     return true;
 }

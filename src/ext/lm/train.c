@@ -95,7 +95,7 @@ static void more_pairs(training *s)
 /* Two symbols are neighbours in a word, or are no longer. */
 static void count(training *s, int32_t left, int32_t right, int32_t at, int sign)
 {
-    const uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+    const uint64_t key = tni_merge_key(left, right);
     if (!s->failed && 2 * s->n_pair + 2 > s->pairs) more_pairs(s);
     if (!room(s, found, n_found, founds, 1)) return;
     tni_merge *pair = tni_merge_at(s->pair, s->pairs, 0, key);
