@@ -111,13 +111,6 @@ static tn_status advance(const run *g, int64_t t, const int64_t *lengths)
     return y ? tn_copy_out(y, g->logits, size, TN_F32) : tni_pending();
 }
 
-static bool ends(const run *g, int64_t id)
-{
-    for (int64_t i = g->n_suppress; i < g->n_suppress + g->n_eos; i++)
-        if (g->suppress[i] == id) return true;
-    return false;
-}
-
 /* The next token of row i. */
 static tn_status choose(run *g, int64_t i)
 {
@@ -132,8 +125,10 @@ static tn_status choose(run *g, int64_t i)
     if (r->log_probs)
         r->log_probs[step] = (float)((double)logits[id] - tni_log_sum_exp(logits, g->sampler.n));
     r->out->n++;
-    r->out->finish = ends(g, id) ? TN_FINISH_EOS : TN_FINISH_LENGTH;
-    r->done = ends(g, id) || r->out->n == g->most;
+    bool end = false;
+    for (int64_t k = 0; k < g->n_eos; k++) end |= g->suppress[g->n_suppress + k] == id;
+    r->out->finish = end ? TN_FINISH_EOS : TN_FINISH_LENGTH;
+    r->done = end || r->out->n == g->most;
     return TN_OK;
 }
 

@@ -170,11 +170,22 @@ static tn_status save_ends(const tni_lm *m, const char *folder)
     return tni_file_replace(f, path, text, strlen(text));
 }
 
-static tn_status save(tni_lm *m, const char *folder)
+tn_status tni_lm_folder(const char *function, const char *folder)
+{
+    tn_status status = tni_path_check(function, folder);
+    if (status != TN_OK || mkdir(folder, 0777) == 0 || errno == EEXIST) return status;
+    return tni_file_error(tni_errno(errno), function, folder, "%s", strerror(errno));
+}
+
+tn_status tn_lm_save(tn_module *module, const char *folder)
 {
     const tn_metadata metadata = { 1, (const char *[]){ "format" }, (const char *[]){ "pt" } };
     char path[4096];
-    const tn_list *state = tn_state_dict(&m->base, "");
+    tni_lm *m = tni_lm_of("tn_lm_save", module);
+    if (!m) return tni_pending();
+    TNI_UNRECORDED;
+    TNI_TRY(tni_lm_folder("tn_lm_save", folder));
+    const tn_list *state = tn_state_dict(module, "");
     tn_list *list = tn_list_new();
     if (!state || !list) return tni_pending();
     for (int i = 0; i < state->n; i++) {
@@ -187,22 +198,6 @@ static tn_status save(tni_lm *m, const char *folder)
     TNI_TRY(tni_path_in("tn_lm_save", folder, "config.json", path, sizeof path));
     TNI_TRY(save_config(m, path, tn_dtype_of(list->entry[0].tensor)));
     TNI_TRY(tni_path_in("tn_lm_save", folder, "model.safetensors", path, sizeof path));
-    return tn_save_tensors(list, &metadata, path);
-}
-
-tn_status tni_lm_folder(const char *function, const char *folder)
-{
-    tn_status status = tni_path_check(function, folder);
-    if (status != TN_OK || mkdir(folder, 0777) == 0 || errno == EEXIST) return status;
-    return tni_file_error(tni_errno(errno), function, folder, "%s", strerror(errno));
-}
-
-tn_status tn_lm_save(tn_module *m, const char *folder)
-{
-    tni_lm *lm = tni_lm_of("tn_lm_save", m);
-    if (!lm) return tni_pending();
-    TNI_UNRECORDED;
-    TNI_TRY(tni_lm_folder("tn_lm_save", folder));
-    TNI_TRY(save(lm, folder));
-    return save_ends(lm, folder);
+    TNI_TRY(tn_save_tensors(list, &metadata, path));
+    return save_ends(m, folder);
 }
