@@ -135,5 +135,4 @@ TN_API tn_tensor *tn_lm_cache(tn_module *m);
 TN_API tn_tensor *tn_lm_next(tn_module *m, tn_tensor *ids, tn_tensor *lengths);
 
 TN_END_C_
-
 #endif

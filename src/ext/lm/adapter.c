@@ -36,37 +36,32 @@ static const tni_lora *list_active(const tn_list *all, tn_list *list, tni_bytes 
     return tni_fail(TN_E_STATE, "tn_lora_save: no adapter is active: want tn_lora_set");
 }
 
-static tn_status save(tn_module *m, const char *folder, tni_bytes *targets, tni_bytes *text)
+tn_status tn_lora_save(tn_module *m, const char *folder)
 {
     static const char f[] = "tn_lora_save";
+    TNI_SCOPED;
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) targets = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) text = { 0 };
+    TNI_TRY(tni_path_check(f, folder));
     const tn_metadata metadata = { 1, (const char *[]){ "format" }, (const char *[]){ "pt" } };
     const tn_list *all = tn_parameters(m);
     tn_list *list = tn_list_new();
-    const tni_lora *l = all && list ? list_active(all, list, targets) : NULL;
+    const tni_lora *l = all && list ? list_active(all, list, &targets) : NULL;
     char path[4096];
     if (!l) return tni_pending();
     TNI_C_NUMBERS;
-    tni_bytes_printf(text,
+    tni_bytes_printf(&text,
                      "{\n  \"peft_type\": \"LORA\",\n  \"r\": %" PRId64 ",\n"
                      "  \"lora_alpha\": %.17g,\n  \"lora_dropout\": %.17g,\n"
                      "  \"use_rslora\": %s,\n  \"target_modules\": [%.*s]\n}\n",
                      tn_size(l->a, 0), l->alpha, l->dropout, l->rslora ? "true" : "false",
-                     (int)targets->n, targets->data);
-    tn_status status = targets->failed || text->failed ? tni_pending() : tni_lm_folder(f, folder);
-    if (status == TN_OK) status = tni_path_in(f, folder, values_file, path, sizeof path);
-    if (status == TN_OK) status = tn_save_tensors(list, &metadata, path);
-    if (status == TN_OK) status = tni_path_in(f, folder, config_file, path, sizeof path);
-    return status == TN_OK ? tni_file_replace(f, path, text->data, text->n) : status;
-}
-
-tn_status tn_lora_save(tn_module *m, const char *folder)
-{
-    tni_bytes targets = { 0 }, text = { 0 };
-    tn_status status = tni_path_check("tn_lora_save", folder);
-    TN_SCOPE if (status == TN_OK) status = save(m, folder, &targets, &text);
-    tni_bytes_free(&targets);
-    tni_bytes_free(&text);
-    return status;
+                     (int)targets.n, targets.data);
+    if (targets.failed || text.failed) return tni_pending();
+    TNI_TRY(tni_lm_folder(f, folder));
+    TNI_TRY(tni_path_in(f, folder, values_file, path, sizeof path));
+    TNI_TRY(tn_save_tensors(list, &metadata, path));
+    TNI_TRY(tni_path_in(f, folder, config_file, path, sizeof path));
+    return tni_file_replace(f, path, text.data, text.n);
 }
 
 /* Settings that change no value of an adapter that is there. */
@@ -96,14 +91,12 @@ static tn_status read_setting(tn_lora_options *o, const tni_json_node *v, const 
 
 static tn_status read_config(const char *path, tn_lora_options *o)
 {
-    tni_bytes text = { 0 };
-    tni_json_tree tree = { 0 };
-    tn_status status = tni_lm_tree("tn_lora_load", path, &text, &tree);
-    const tni_json_node *v = status == TN_OK ? tni_json_first(tree.node) : NULL;
-    for (; status == TN_OK && v; v = tni_json_after(v)) status = read_setting(o, v, path);
-    tni_json_tree_free(&tree);
-    tni_bytes_free(&text);
-    return status;
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) text = { 0 };
+    tni_json_tree TN_WHEN_LEFT(tni_json_tree_free) tree = { 0 };
+    TNI_TRY(tni_lm_tree("tn_lora_load", path, &text, &tree));
+    for (const tni_json_node *v = tni_json_first(tree.node); v; v = tni_json_after(v))
+        TNI_TRY(read_setting(o, v, path));
+    return TN_OK;
 }
 
 /* The values by their names in the model, and the Linears' names, which adapters are to fit. */
@@ -142,29 +135,23 @@ static tn_status fill(tn_module *m, void *user)
                      report.loaded, values->n);
 }
 
-static tn_status load(tn_module *m, const char *folder, tn_lora_options o, tni_bytes *linears)
-{
-    static const char f[] = "tn_lora_load";
-    char path[4096];
-    tn_status status = tni_path_in(f, folder, config_file, path, sizeof path);
-    if (status == TN_OK) status = read_config(path, &o);
-    if (status == TN_OK) status = tni_path_in(f, folder, values_file, path, sizeof path);
-    const tn_list *files = status == TN_OK ? tn_load_tensors(path, NULL) : NULL;
-    tn_list *values = files ? tn_list_new() : NULL;
-    if (!values) return tni_pending();
-    status = sort_out(files, path, o.name, values, linears);
-    tni_init_skipped = true;
-    if (status == TN_OK) status = tni_lora_add(f, m, linears->data, o, fill, values);
-    tni_init_skipped = false;
-    return status;
-}
-
 tn_status tn_lora_load(tn_module *m, const char *folder, const char *name)
 {
-    tni_bytes linears = { 0 };
-    tn_status status = tni_path_check("tn_lora_load", folder);
-    const tn_lora_options o = { .name = name ? name : "default" };
-    TN_SCOPE if (status == TN_OK) status = load(m, folder, o, &linears);
-    tni_bytes_free(&linears);
+    static const char f[] = "tn_lora_load";
+    TNI_SCOPED;
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) linears = { 0 };
+    tn_lora_options o = { .name = name ? name : "default" };
+    char path[4096];
+    TNI_TRY(tni_path_check(f, folder));
+    TNI_TRY(tni_path_in(f, folder, config_file, path, sizeof path));
+    TNI_TRY(read_config(path, &o));
+    TNI_TRY(tni_path_in(f, folder, values_file, path, sizeof path));
+    const tn_list *files = tn_load_tensors(path, NULL);
+    tn_list *values = files ? tn_list_new() : NULL;
+    if (!values) return tni_pending();
+    TNI_TRY(sort_out(files, path, o.name, values, &linears));
+    tni_init_skipped = true;
+    tn_status status = tni_lora_add(f, m, linears.data, o, fill, values);
+    tni_init_skipped = false;
     return status;
 }

@@ -42,11 +42,6 @@ bool tni_trie_add(tni_trie *trie, const char *text, size_t n, int32_t id)
     return true;
 }
 
-void tni_trie_free(tni_trie *trie)
-{
-    tni_room_free(&trie->node, &trie->capacity, sizeof *trie->node);
-}
-
 /* The longest token at the beginning of n bytes, and its length. */
 static int32_t longest(const tni_trie *trie, const char *text, size_t n, size_t *length)
 {

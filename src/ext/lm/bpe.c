@@ -8,23 +8,14 @@
  */
 #include "ext/lm/tokenizer.h"
 
-tni_pair *tni_pair_place(const tn_tokenizer *t, int32_t left, int32_t right, uint64_t *key)
-{
-    *key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    uint64_t hash = (*key ^ t->seed) * UINT64_C(0x9e3779b97f4a7c15);
-    size_t mask = t->pair_capacity - 1, i = (hash ^ hash >> 32) & mask;
-    while (t->pair[i].key != UINT64_MAX && t->pair[i].key != *key) i = (i + 1) & mask;
-    return &t->pair[i];
-}
-
 /* ---- short words ----------------------------------------------------------------------------- */
 
 enum { SHORT = 48, NEVER = INT32_MAX };
 
 static int32_t rank_of(const tn_tokenizer *t, int32_t left, int32_t right, int32_t *id)
 {
-    uint64_t key;
-    const tni_pair *pair = tni_pair_place(t, left, right, &key);
+    const uint64_t key = tni_merge_key(left, right);
+    const tni_merge *pair = tni_merge_at(t->pair, t->pair_capacity, t->seed, key);
     *id = pair->id;
     return pair->key == key ? pair->rank : NEVER;
 }
@@ -59,26 +50,8 @@ typedef struct chain {
     size_t n_heap;
 } chain;
 
-static void push(chain *c, int32_t place)
-{
-    size_t i = c->n_heap++;
-    uint64_t entry = (uint64_t)(uint32_t)c->rank[place] << 32 | (uint32_t)place;
-    for (size_t up; i > 0 && c->heap[up = (i - 1) / 2] > entry; i = up) c->heap[i] = c->heap[up];
-    c->heap[i] = entry;
-}
-
-static uint64_t pop(chain *c)
-{
-    uint64_t *heap = c->heap, least = heap[0], moved = heap[--c->n_heap];
-    size_t i = 0;
-    for (size_t d; (d = 2 * i + 1) < c->n_heap; i = d) {
-        if (d + 1 < c->n_heap && heap[d + 1] < heap[d]) d++;
-        if (heap[d] >= moved) break;
-        heap[i] = heap[d];
-    }
-    heap[i] = moved;
-    return least;
-}
+#define LESS(a, b) ((a) < (b))
+TNI_HEAP(uint64_t, LESS)
 
 /* The rank of place with what follows it, into the heap if there is one. */
 static void rate(chain *c, int32_t place)
@@ -86,23 +59,8 @@ static void rate(chain *c, int32_t place)
     c->rank[place] = c->next[place] < 0 ? NEVER
                                         : rank_of(c->t, c->symbol[place], c->symbol[c->next[place]],
                                                   &c->id[place]);
-    if (c->rank[place] != NEVER) push(c, place);
-}
-
-static void merge_all(chain *c)
-{
-    while (c->n_heap) {
-        uint64_t entry = pop(c);
-        int32_t place = (int32_t)(entry & UINT32_MAX), rank = (int32_t)(entry >> 32);
-        if (c->rank[place] != rank) continue;
-        int32_t gone = c->next[place], after = c->next[gone];
-        c->symbol[place] = c->id[place];
-        c->next[place] = after;
-        c->rank[gone] = NEVER;
-        if (after >= 0) c->before[after] = place;
-        rate(c, place);
-        if (c->before[place] >= 0) rate(c, c->before[place]);
-    }
+    if (c->rank[place] == NEVER) return;
+    push(c->heap, &c->n_heap, (uint64_t)(uint32_t)c->rank[place] << 32 | (uint32_t)place);
 }
 
 /* A rank is set at most once for each symbol and twice for each merge: 3 n entries. */
@@ -117,7 +75,18 @@ static bool merge_long(tni_work *w, size_t *n)
         c.before[i] = (int32_t)i - 1;
     }
     for (size_t i = 0; i < count; i++) rate(&c, (int32_t)i);
-    merge_all(&c);
+    while (c.n_heap) {
+        const uint64_t entry = pop(c.heap, &c.n_heap);
+        int32_t place = (int32_t)(entry & UINT32_MAX), rank = (int32_t)(entry >> 32);
+        if (c.rank[place] != rank) continue;
+        int32_t gone = c.next[place], after = c.next[gone];
+        c.symbol[place] = c.id[place];
+        c.next[place] = after;
+        c.rank[gone] = NEVER;
+        if (after >= 0) c.before[after] = place;
+        rate(&c, place);
+        if (c.before[place] >= 0) rate(&c, c.before[place]);
+    }
     size_t left = 0;
     for (int32_t i = 0; i >= 0; i = c.next[i]) c.symbol[left++] = c.symbol[i];
     *n = left;

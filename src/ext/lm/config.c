@@ -340,14 +340,11 @@ tn_status tni_lm_tree(const char *function, const char *path, tni_bytes *text, t
 tn_status tni_lm_config_read(tni_lm_config *c, const char *function, const char *path,
                              const char *text)
 {
-    tni_json_tree tree = { 0 };
-    tni_bytes copy = { 0 }; /* reading destroys it */
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) copy = { 0 }; /* reading destroys it */
+    tni_json_tree TN_WHEN_LEFT(tni_json_tree_free) tree = { 0 };
     if (text) tni_bytes_add(&copy, text, strlen(text) + 1), copy.n--;
     if (copy.failed) return tni_pending();
     reader r = { .c = c, .function = function, .path = path, .text = copy.data };
-    tn_status status = tni_lm_tree(function, path, &copy, &tree);
-    if (status == TN_OK) status = read_root(&r, tree.node, !text);
-    tni_json_tree_free(&tree);
-    tni_bytes_free(&copy);
-    return status;
+    TNI_TRY(tni_lm_tree(function, path, &copy, &tree));
+    return read_root(&r, tree.node, !text);
 }

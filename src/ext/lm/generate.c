@@ -7,6 +7,7 @@
  */
 #include "ext/lm/generate.h"
 
+#include "autograd/op.h"
 #include "io/file.h"
 
 #include <tenon/tenon.h>
@@ -37,10 +38,10 @@ typedef struct run {
     made *made;
     tni_sampler sampler;
     float *logits;     /* [n, sampler.n] */
-    int64_t *input;    /* n_cells: [n, longest], later [n, 1]; and behind it */
+    int64_t *input;    /* [n, longest], later [n, 1]; and behind it */
     int64_t *lengths;  /* [n], */
     int64_t *suppress; /* [n_suppress + n_eos]: the options', then what ends a row */
-    int64_t longest, n_cells, n_suppress, n_eos;
+    int64_t longest, n_suppress, n_eos;
 } run;
 
 /* ---- text ------------------------------------------------------------------------------------ */
@@ -100,25 +101,14 @@ static tn_status add_token(const run *g, row *r, int64_t id)
 /* The logits behind the input [n, t]. */
 static tn_status advance(const run *g, int64_t t, const int64_t *lengths)
 {
-    tn_status status = TN_OK;
-    TN_SCOPE TN_NO_GRAD
-    {
-        tn_tensor *n = lengths ? tn_from_ints(lengths, TN_SHAPE(g->n)) : TN_NONE;
-        tn_tensor *ids = tn_from_ints(g->input, TN_SHAPE(g->n, t));
-        const tn_list *all = tn_parameters(g->m);
-        if (all && all->n) ids = tn_to(ids, tn_device_of(all->entry[0].tensor));
-        tn_tensor *y = n && ids ? g->decoder->next(g->m, ids, n) : NULL;
-        size_t size = (size_t)g->n * (size_t)g->sampler.n * sizeof *g->logits;
-        status = y ? tn_copy_out(y, g->logits, size, TN_F32) : tni_pending();
-    }
-    return status;
-}
-
-static bool ends(const run *g, int64_t id)
-{
-    for (int64_t i = g->n_suppress; i < g->n_suppress + g->n_eos; i++)
-        if (g->suppress[i] == id) return true;
-    return false;
+    TNI_UNRECORDED;
+    tn_tensor *n = lengths ? tn_from_ints(lengths, TN_SHAPE(g->n)) : TN_NONE;
+    tn_tensor *ids = tn_from_ints(g->input, TN_SHAPE(g->n, t));
+    const tn_list *all = tn_parameters(g->m);
+    if (all && all->n) ids = tn_to(ids, tn_device_of(all->entry[0].tensor));
+    tn_tensor *y = n && ids ? g->decoder->next(g->m, ids, n) : NULL;
+    size_t size = (size_t)g->n * (size_t)g->sampler.n * sizeof *g->logits;
+    return y ? tn_copy_out(y, g->logits, size, TN_F32) : tni_pending();
 }
 
 /* The next token of row i. */
@@ -135,8 +125,10 @@ static tn_status choose(run *g, int64_t i)
     if (r->log_probs)
         r->log_probs[step] = (float)((double)logits[id] - tni_log_sum_exp(logits, g->sampler.n));
     r->out->n++;
-    r->out->finish = ends(g, id) ? TN_FINISH_EOS : TN_FINISH_LENGTH;
-    r->done = ends(g, id) || r->out->n == g->most;
+    bool end = false;
+    for (int64_t k = 0; k < g->n_eos; k++) end |= g->suppress[g->n_suppress + k] == id;
+    r->out->finish = end ? TN_FINISH_EOS : TN_FINISH_LENGTH;
+    r->done = end || r->out->n == g->most;
     return TN_OK;
 }
 
@@ -164,25 +156,25 @@ static tn_status tell(const run *g, int64_t i, bool *go_on)
 /* One token for each row that goes on, as the next input, until none does. */
 static tn_status steps(run *g)
 {
-    tn_status status = advance(g, g->longest, g->lengths);
-    for (bool go_on = true, wanted = true; status == TN_OK && go_on;) {
+    TNI_TRY(advance(g, g->longest, g->lengths));
+    for (bool go_on = true, wanted = true; go_on;) {
         go_on = false;
-        for (int64_t i = 0; i < g->n && wanted && status == TN_OK; i++) {
+        for (int64_t i = 0; i < g->n && wanted; i++) {
             row *r = &g->made->row[i];
             if (r->done) continue;
-            status = choose(g, i);
-            if (status == TN_OK) status = tell(g, i, &wanted);
+            TNI_TRY(choose(g, i));
+            TNI_TRY(tell(g, i, &wanted));
             go_on |= !r->done;
         }
-        for (int64_t i = 0; i < g->n && status == TN_OK; i++) {
+        for (int64_t i = 0; i < g->n; i++) {
             const row *r = &g->made->row[i];
             g->input[i] = r->ids[r->n_prompt + r->out->n - 1];
             if (!wanted && !r->done) r->out->finish = TN_FINISH_CALLBACK;
         }
         go_on = go_on && wanted;
-        if (status == TN_OK && go_on) status = advance(g, 1, NULL);
+        if (go_on) TNI_TRY(advance(g, 1, NULL));
     }
-    return status;
+    return TN_OK;
 }
 
 /* In eval mode, with an empty cache. What was there comes back. */
@@ -205,21 +197,14 @@ static tn_status with_cache(run *g, const tn_lm_info *info)
 static tn_status check_options(const tn_generate_options *o)
 {
     const int64_t most = INT32_MAX;
-    const struct {
-        const char *name;
-        int64_t value, low, high;
-    } numbers[] = {
+    TNI_NUMBERS(int64_t) = {
         { "max_new_tokens", o->max_new_tokens, 0, most },
         { "min_new_tokens", o->min_new_tokens, 0, INT64_MAX },
         { "per_prompt", o->per_prompt, 0, most },
         { "n_eos", o->n_eos, -1, o->eos ? most : 0 },
         { "n_stop", o->n_stop, 0, o->stop ? most : 0 },
     };
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (numbers[i].value < numbers[i].low || numbers[i].value > numbers[i].high)
-            return tni_error(TN_E_INVALID,
-                             "tn_generate: %s %" PRId64 ": want %" PRId64 " to %" PRId64,
-                             numbers[i].name, numbers[i].value, numbers[i].low, numbers[i].high);
+    TNI_CHECK_NUMBERS("tn_generate", "%" PRId64);
     if (o->n_stop > 0 && !o->tokenizer)
         return tni_error(TN_E_INVALID, "tn_generate: stop without a tokenizer: want .tokenizer");
     for (int64_t i = 0; i < o->n_stop; i++)
@@ -277,14 +262,7 @@ static made *made_new(const run *g, const tn_prompt *prompts)
 static tn_status run_begin(run *g, const tn_lm_info *info)
 {
     const tn_generate_options *o = g->o;
-    int64_t cells = g->n * g->longest;
-    g->n_suppress = o->sampling.n_suppress;
-    g->n_eos = o->n_eos < 0 ? 0 : o->n_eos ? o->n_eos : info->n_eos;
-    g->n_cells = cells + g->n + g->n_suppress + g->n_eos;
-    g->input = tni_calloc_n((size_t)g->n_cells, sizeof *g->input);
-    g->logits = tni_calloc_n((size_t)g->n, (size_t)g->sampler.n * sizeof *g->logits);
-    if (!g->input || !g->logits) return tni_pending();
-    g->lengths = g->input + cells;
+    g->lengths = g->input + g->n * g->longest;
     g->sampler.o.suppress = g->suppress = g->lengths + g->n;
     const int64_t *eos = o->n_eos ? o->eos : info->eos;
     for (int64_t i = 0; i < g->n_suppress; i++) g->suppress[i] = o->sampling.suppress[i];
@@ -306,25 +284,27 @@ tn_generated *tni_generate(const tni_decoder *decoder, tn_module *m, const tn_pr
 {
     run g = { .decoder = decoder, .m = m, .o = o };
     tn_lm_info info;
-    tn_status status = check_options(o);
-    if (status == TN_OK) status = decoder->info(m, &info);
-    if (status == TN_OK) status = check_prompts(&g, prompts, n, info.vocab_size);
-    if (status == TN_OK)
-        status = tni_sampler_begin(&g.sampler, "tn_generate", info.vocab_size, &o->sampling);
-    if (status != TN_OK) return tni_nothing(status);
+    if (check_options(o) != TN_OK || decoder->info(m, &info) != TN_OK ||
+        check_prompts(&g, prompts, n, info.vocab_size) != TN_OK)
+        return NULL;
     g.n = n * TNI_MAX(o->per_prompt, 1);
     g.most = o->max_new_tokens ? o->max_new_tokens : 20;
+    g.n_suppress = o->sampling.n_suppress;
+    g.n_eos = o->n_eos < 0 ? 0 : o->n_eos ? o->n_eos : info.n_eos;
+    tn_status status = tni_sampler_begin(&g.sampler, "tn_generate", info.vocab_size, &o->sampling);
+    if (status != TN_OK || !(g.made = made_new(&g, prompts)))
+        return tni_sampler_end(&g.sampler), NULL;
+    TNI_ZEROED(int64_t, input, g.n * (g.longest + 1) + g.n_suppress + g.n_eos);
+    TNI_ZEROED(float, logits, g.n *g.sampler.n);
+    g.input = input, g.logits = logits;
     tn_module_keep(m);
-    g.made = made_new(&g, prompts);
-    status = g.made ? run_begin(&g, &info) : tni_pending();
+    status = input && logits ? run_begin(&g, &info) : tni_pending();
     if (status == TN_OK) status = with_cache(&g, &info);
-    tni_free(g.input, (size_t)g.n_cells * sizeof *g.input);
-    tni_free(g.logits, (size_t)g.n * (size_t)g.sampler.n * sizeof *g.logits);
-    for (int64_t i = 0; g.made && i < g.n; i++) tn_token_stream_free(g.made->row[i].stream);
+    for (int64_t i = 0; i < g.n; i++) tn_token_stream_free(g.made->row[i].stream);
     tni_sampler_end(&g.sampler);
     tn_module_drop(m);
     if (status == TN_OK) return &g.made->out;
-    if (g.made) tn_generated_free(&g.made->out);
+    tn_generated_free(&g.made->out);
     return NULL;
 }
 

@@ -18,6 +18,18 @@ typedef struct tni_decoder {
 tn_generated *tni_generate(const tni_decoder *decoder, tn_module *m, const tn_prompt *prompts,
                            int64_t n, const tn_generate_options *o);
 
+/* Options, and what they may be; a function of them returns an error at the first that is not. */
+#define TNI_NUMBERS(type)                                                                          \
+    const struct {                                                                                 \
+        const char *name;                                                                          \
+        type value, low, high;                                                                     \
+    } numbers[]
+#define TNI_CHECK_NUMBERS(function, form)                                                          \
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)                                  \
+        if (!(numbers[i].value >= numbers[i].low && numbers[i].value <= numbers[i].high))          \
+    return tni_error(TN_E_INVALID, "%s: %s " form ": want " form " to " form, function,            \
+                     numbers[i].name, numbers[i].value, numbers[i].low, numbers[i].high)
+
 /* ---- the choice of a token (sample.c) -------------------------------------------------------- */
 
 typedef struct tni_candidate {

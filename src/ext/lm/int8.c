@@ -63,10 +63,9 @@ static tn_status visit(tn_module *m, const char *path, void *user)
     const tn_entry e = { .name = name + !*path, .owner = m };
     if (!tni_linear_fits(j->patterns, &e)) return TN_OK;
     tn_tensor *w = ((tni_linear *)m)->weight;
-    tn_status status = TN_OK;
     if (tn_is_none(w) || tn_dtype_of(w) == TN_U8) return TN_OK; /* of weight norm; packed */
-    TN_SCOPE status = j->packs ? pack(m, w, j->group) : check(e.name, w, j->group);
-    return status;
+    TNI_SCOPED;
+    return j->packs ? pack(m, w, j->group) : check(e.name, w, j->group);
 }
 
 tn_status tn_quantize_int8(tn_module *m, const char *patterns, int64_t group)
@@ -76,13 +75,14 @@ tn_status tn_quantize_int8(tn_module *m, const char *patterns, int64_t group)
     if (j.group < 32 || j.group % 32)
         return tni_error(TN_E_INVALID, "%s: group %" PRId64 ": want 32, 64, 96 ...", function,
                          group);
-    tn_status status = tni_module_check(function, m);
-    TN_SCOPE if (status == TN_OK)
+    TNI_TRY(tni_module_check(function, m));
     {
+        TNI_SCOPED; /* its list holds the weights */
         const tn_list *all = tn_parameters_with(m, (tn_walk_options){ .keep_duplicates = true });
-        status = all ? tni_check_patterns(function, all, patterns) : tni_pending();
+        TNI_TRY(all ? tni_check_patterns(function, all, patterns) : tni_pending());
     }
-    TN_NO_GRAD for (int pass = 0; status == TN_OK && pass < 2; j.packs = ++pass == 1) status =
-        tn_named_modules(m, visit, &j);
-    return status;
+    TNI_UNRECORDED;
+    TNI_TRY(tn_named_modules(m, visit, &j));
+    j.packs = true;
+    return tn_named_modules(m, visit, &j);
 }

@@ -181,17 +181,15 @@ static bool add_tokens(folder *f)
 
 static bool add_merges(folder *f, const char *path)
 {
-    tni_bytes text = { 0 };
-    bool ok = tni_bytes_file(&text, "tokenizer", path, TNI_LARGEST) == TN_OK;
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) text = { 0 };
+    if (tni_bytes_file(&text, "tokenizer", path, TNI_LARGEST) != TN_OK) return false;
     char *at = text.data, *left, *right;
-    for (int n = 1; ok && (left = next_line(&at, &right)); n++)
-        if (strcmp(left, "#version:") != 0)
-            ok = (right && !strchr(right, ' ') && tni_layout_merge(&f->l.merges, left, right)) ||
-                 wrong(&f->l, "merges.txt, line %d, \"%.40s\": want two tokens and a space", n,
-                       left);
-    if (ok && at != text.data + text.n) ok = wrong(&f->l, "a zero byte in merges.txt");
-    tni_bytes_free(&text);
-    return ok;
+    for (int n = 1; (left = next_line(&at, &right)); n++)
+        if (strcmp(left, "#version:") != 0 &&
+            !(right && !strchr(right, ' ') && tni_layout_merge(&f->l.merges, left, right)))
+            return wrong(&f->l, "merges.txt, line %d, \"%.40s\": want two tokens and a space", n,
+                         left);
+    return at == text.data + text.n || wrong(&f->l, "a zero byte in merges.txt");
 }
 
 /* Who cuts the text is said by the class, or else by the model. */
@@ -308,31 +306,27 @@ static size_t from_base64(char *text)
 static bool read_ranks(tni_layout *l, int64_t *last)
 {
     enum { LONGEST = 512 };
-    tni_bytes text = { 0 };
-    bool ok = tni_bytes_file(&text, "tokenizer", l->name, TNI_LARGEST) == TN_OK;
-    if (ok && *text.data == '\n') ok = wrong(l, "not of tiktoken, but of SentencePiece, it seems");
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) text = { 0 };
+    if (tni_bytes_file(&text, "tokenizer", l->name, TNI_LARGEST) != TN_OK) return false;
+    if (*text.data == '\n') return wrong(l, "not of tiktoken, but of SentencePiece, it seems");
     char *at = text.data, *token, *rank, *end;
-    for (int line = 1; ok && (token = next_line(&at, &rank)); line++) {
+    for (int line = 1; (token = next_line(&at, &rank)); line++) {
         const bool none = strcmp(token, "=") == 0; /* Whisper's files have a token of no bytes */
         const size_t n = from_base64(token);
         const int64_t id = rank ? strtoll(rank, &end, 10) : -1;
         if (n > LONGEST || (n == 0 && !none) || id < 0 || id > INT32_MAX || end == rank || *end)
-            ok = wrong(l, "line %d: want 1 to %d bytes in base64, a space and a rank", line,
-                       LONGEST);
-        else if (!none)
-            tni_layout_word(l, id, token, n);
+            return wrong(l, "line %d: want 1 to %d bytes in base64, a space and a rank", line,
+                         LONGEST);
+        if (!none) tni_layout_word(l, id, token, n);
         *last = TNI_MAX(*last, id);
     }
-    if (ok && at != text.data + text.n) ok = wrong(l, "a zero byte in it");
-    tni_bytes_free(&text);
-    return ok;
+    return at == text.data + text.n || wrong(l, "a zero byte in it");
 }
 
 /* Two tokens become one wherever their bytes are those of a token, whose rank counts. */
 static bool join_all(tn_tokenizer *t, tni_bytes *merges)
 {
     size_t n = 0;
-    uint64_t key;
     for (int fill = 0; fill < 2; fill++) {
         if (fill && !(t->pair = tni_table(n, sizeof *t->pair, &t->pair_capacity))) return false;
         for (int32_t id = 0; id < (int32_t)t->n_token; id++) {
@@ -343,8 +337,8 @@ static bool join_all(tn_tokenizer *t, tni_bytes *merges)
                 const int32_t a = tni_find(t, &t->by_bytes, text, k);
                 const int32_t b = a < 0 ? a : tni_find(t, &t->by_bytes, text + k, s.n - k);
                 if (b < 0 || (n++, !fill)) continue;
-                tni_pair *pair = tni_pair_place(t, a, b, &key);
-                *pair = (tni_pair){ key, id, id };
+                const tni_merge both = { .key = tni_merge_key(a, b), .rank = id, .id = id };
+                *tni_merge_at(t->pair, t->pair_capacity, t->seed, both.key) = both;
                 tni_layout_merge(merges, t->texts.data + t->token[a].text.at,
                                  t->texts.data + t->token[b].text.at);
             }
@@ -357,7 +351,7 @@ bool tni_ranks_read(tn_tokenizer *t, const char *path, const tn_tiktoken_options
 {
     const struct encoding *e = encoding_of(o->encoding, path);
     tni_layout l = { .name = path, .whole = true };
-    tni_bytes merges = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) merges = { 0 };
     int64_t last = -1;
     if (!e && (o->encoding || !o->pattern))
         return tni_false(tni_error(TN_E_INVALID,
@@ -369,16 +363,14 @@ bool tni_ranks_read(tn_tokenizer *t, const char *path, const tn_tiktoken_options
     for (int64_t i = 0; o->special && i < o->n_special && ok; i++)
         ok = tni_layout_added(&l, o->special_ids ? o->special_ids[i] : last + 1 + i, o->special[i],
                               NULL, true);
-    ok = tni_layout_read(t, &l, ok);
-    for (int b = 0; b < 256 && ok; b++)
-        if (t->byte[b] < 0) ok = wrong(&l, "no token for the byte 0x%02X alone", b);
+    if (!tni_layout_read(t, &l, ok)) return false;
+    for (int b = 0; b < 256; b++)
+        if (t->byte[b] < 0) return wrong(&l, "no token for the byte 0x%02X alone", b);
     tni_free(t->pair, t->pair_capacity * sizeof *t->pair);
     t->pair = NULL;
-    ok = ok && join_all(t, &merges) && !merges.failed;
-    if (ok) t->file.n -= 3; /* its "]}}" */
+    if (!join_all(t, &merges)) return false;
     tni_bytes_printf(&merges, "]}}");
+    t->file.n -= 3; /* its "]}}" */
     tni_bytes_add(&t->file, merges.data, merges.n);
-    ok = ok && !merges.failed && !t->file.failed;
-    tni_bytes_free(&merges);
-    return ok;
+    return !merges.failed && !t->file.failed;
 }

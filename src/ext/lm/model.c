@@ -34,9 +34,8 @@ static tn_status draw(tn_module *m, const char *path, void *user)
 
 static tn_status lm_reset(tn_module *self)
 {
-    tn_status status = TN_OK;
-    TN_SCOPE TN_NO_GRAD status = tn_named_modules(self, draw, self);
-    return status;
+    TNI_UNRECORDED;
+    return tn_named_modules(self, draw, self);
 }
 
 /* ---- types ----------------------------------------------------------------------------------- */
@@ -81,41 +80,35 @@ tni_lm *tni_lm_of(const char *function, const tn_module *m)
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
-static tn_module *model(const char *function, const char *path, const char *text)
-{
-    tni_lm_config c;
-    tn_status status = tni_lm_config_read(&c, function, path, text);
-    tni_lm *m = status == TN_OK ? tn_module_new(&lm_type) : NULL;
-    if (!m) return NULL;
-    m->c = c, m->text = tni_strdup(text);
-    tni_init_skipped = true;
-    (c.family == TNI_LM_BERT ? tni_lm_bert_register : tni_lm_decoder_register)(m);
-    tni_init_skipped = false;
-    tn_register_buffer(&m->base, "cache_lengths", &m->lengths, TN_NONE, TN_CACHE);
-    return tn_module_done(&m->base);
-}
-
 tn_status tni_lm_file(const char *function, const char **path, const char *name, char *inside,
                       size_t size)
 {
     struct stat st;
-    tn_status status = tni_path_check(function, *path);
-    if (status != TN_OK || stat(*path, &st) != 0 || !S_ISDIR(st.st_mode)) return status;
-    status = tni_path_in(function, *path, name, inside, size);
-    *path = inside;
-    return status;
+    TNI_TRY(tni_path_check(function, *path));
+    if (stat(*path, &st) != 0 || !S_ISDIR(st.st_mode)) return TN_OK;
+    TNI_TRY(tni_path_in(function, *path, name, inside, size));
+    return *path = inside, TN_OK;
 }
 
 tn_module *tni_lm_make(const char *function, const char *config, bool draws)
 {
     char inside[4096];
-    tni_bytes text = { 0 };
-    tn_status status = tni_lm_file(function, &config, "config.json", inside, sizeof inside);
-    if (status == TN_OK) status = tni_bytes_file(&text, function, config, TNI_LM_FILE);
-    tn_module *m = status == TN_OK ? model(function, config, text.data) : NULL;
-    tni_bytes_free(&text);
-    if (!m || !draws || lm_reset(m) == TN_OK) return m;
-    tn_module_drop(m);
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) text = { 0 };
+    tni_lm_config c;
+    if (tni_lm_file(function, &config, "config.json", inside, sizeof inside) != TN_OK ||
+        tni_bytes_file(&text, function, config, TNI_LM_FILE) != TN_OK ||
+        tni_lm_config_read(&c, function, config, text.data) != TN_OK)
+        return NULL;
+    tni_lm *m = tn_module_new(&lm_type);
+    if (!m) return NULL;
+    m->c = c, m->text = tni_strdup(text.data);
+    tni_init_skipped = true;
+    (c.family == TNI_LM_BERT ? tni_lm_bert_register : tni_lm_decoder_register)(m);
+    tni_init_skipped = false;
+    tn_register_buffer(&m->base, "cache_lengths", &m->lengths, TN_NONE, TN_CACHE);
+    tn_module *made = tn_module_done(&m->base);
+    if (!made || !draws || lm_reset(made) == TN_OK) return made;
+    tn_module_drop(made);
     return NULL;
 }
 
@@ -268,13 +261,10 @@ tn_tensor *tn_lm_next(tn_module *m, tn_tensor *ids, tn_tensor *lengths)
     if (!ids) return tni_poisoned("tn_lm_next", "ids");
     if (!lengths) return tni_poisoned_optional("tn_lm_next", "lengths");
     if (check_next(lm, ids, lengths) != TN_OK) return NULL;
-    const size_t batch = (size_t)tn_size(ids, 0);
-    int64_t *slot = tni_calloc_n(2 * batch, sizeof *slot);
+    TNI_ZEROED(int64_t, slot, 2 * tn_size(ids, 0));
     if (!slot) return NULL;
     tn_tensor *logits = NULL;
     tn_scope scope = tn_scope_begin();
     if (plan(lm, ids, lengths, slot) == TN_OK) TN_NO_GRAD logits = next(lm, ids, slot);
-    logits = tn_scope_return(scope, logits);
-    tni_free(slot, 2 * batch * sizeof *slot);
-    return logits;
+    return tn_scope_return(scope, logits);
 }

@@ -185,10 +185,7 @@ int64_t tni_sampler_choose(const tni_sampler *s, int64_t row, int64_t step)
 
 static tn_status check(const char *function, const tn_sampling_options *o)
 {
-    const struct {
-        const char *name;
-        double value, low, high;
-    } numbers[] = {
+    TNI_NUMBERS(double) = {
         { "temperature", o->temperature, 0, FLT_MAX },
         { "repetition_penalty", o->repetition_penalty, 0, FLT_MAX },
         { "frequency_penalty", o->frequency_penalty, -FLT_MAX, FLT_MAX },
@@ -198,10 +195,7 @@ static tn_status check(const char *function, const tn_sampling_options *o)
         { "top_p", o->top_p, 0, 1 },
         { "min_p", o->min_p, 0, 1 },
     };
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (!(numbers[i].value >= numbers[i].low && numbers[i].value <= numbers[i].high))
-            return tni_error(TN_E_INVALID, "%s: %s %g: want %g to %g", function, numbers[i].name,
-                             numbers[i].value, numbers[i].low, numbers[i].high);
+    TNI_CHECK_NUMBERS(function, "%g");
     return TN_OK;
 }
 
@@ -232,20 +226,6 @@ void tni_sampler_end(tni_sampler *s)
     s->t = NULL;
 }
 
-static tn_status check_rows(const char *f, const tn_tensor *logits, const tn_tensor *history,
-                            int64_t step)
-{
-    if (tn_is_none(logits) || tn_rank(logits) != 2 || !tn_dtype_is_float(tn_dtype_of(logits)))
-        return tni_error(TN_E_SHAPE, "%s: logits: want floats [B, V]", f);
-    if (!tn_is_none(history) &&
-        (tn_rank(history) != 2 || tn_size(history, 0) != tn_size(logits, 0) ||
-         tn_dtype_of(history) != TN_I64))
-        return tni_error(TN_E_SHAPE, "%s: history: want i64 [%" PRId64 ", T]", f,
-                         tn_size(logits, 0));
-    if (step >= 0) return TN_OK;
-    return tni_error(TN_E_INVALID, "%s: step %" PRId64 ": want 0 or more", f, step);
-}
-
 /* A copy in the host's memory. */
 static tn_tensor *host_copy(tn_tensor *t, tn_dtype dtype)
 {
@@ -274,30 +254,32 @@ static tn_tensor *rows_of(tni_sampler *s, tn_tensor *logits, tn_tensor *history,
     return tn_to(y, tn_device_of(logits));
 }
 
-static tn_tensor *all_rows(const char *function, tn_tensor *logits, tn_tensor *history,
-                           int64_t step, const tn_sampling_options *o, bool choose)
+static tn_tensor *all_rows(const char *f, tn_tensor *logits, tn_tensor *history, int64_t step,
+                           const tn_sampling_options *o, bool choose)
 {
     TNI_HOLD_TRAPS;
-    tni_sampler s = { 0 };
+    tni_sampler TN_WHEN_LEFT(tni_sampler_end) s = { 0 };
     tn_tensor *y = NULL;
-    if (!logits) return tni_poisoned(function, "logits");
-    if (!history) return tni_poisoned_optional(function, "history");
+    if (!logits) return tni_poisoned(f, "logits");
+    if (!history) return tni_poisoned_optional(f, "history");
+    if (tn_is_none(logits) || tn_rank(logits) != 2 || !tn_dtype_is_float(tn_dtype_of(logits)))
+        return tni_fail(TN_E_SHAPE, "%s: logits: want floats [B, V]", f);
+    if (!tn_is_none(history) &&
+        (tn_rank(history) != 2 || tn_size(history, 0) != tn_size(logits, 0) ||
+         tn_dtype_of(history) != TN_I64))
+        return tni_fail(TN_E_SHAPE, "%s: history: want i64 [%" PRId64 ", T]", f,
+                        tn_size(logits, 0));
+    if (step < 0) return tni_fail(TN_E_INVALID, "%s: step %" PRId64 ": want 0 or more", f, step);
     tn_scope scope = tn_scope_begin();
-    if (check_rows(function, logits, history, step) == TN_OK &&
-        tni_sampler_begin(&s, function, tn_size(logits, 1), o) == TN_OK)
+    if (tni_sampler_begin(&s, f, tn_size(logits, 1), o) == TN_OK)
         TN_NO_GRAD y = rows_of(&s, logits, history, step, choose);
-    tni_sampler_end(&s);
     return tn_scope_return(scope, y);
 }
 
-tn_tensor *tn_process_logits(tn_tensor *logits, tn_tensor *history, int64_t step,
-                             tn_sampling_options o)
-{
-    return all_rows("tn_process_logits", logits, history, step, &o, false);
-}
-
-tn_tensor *tn_sample_token(tn_tensor *logits, tn_tensor *history, int64_t step,
-                           tn_sampling_options o)
-{
-    return all_rows("tn_sample_token", logits, history, step, &o, true);
-}
+#define ROWS(name, choose)                                                                         \
+    tn_tensor *name(tn_tensor *logits, tn_tensor *history, int64_t step, tn_sampling_options o)    \
+    {                                                                                              \
+        return all_rows(#name, logits, history, step, &o, choose);                                 \
+    }
+ROWS(tn_process_logits, false)
+ROWS(tn_sample_token, true)

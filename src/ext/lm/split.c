@@ -66,12 +66,20 @@ static const char *rewrite(tni_bytes *to, const char *regex)
     return NULL;
 }
 
-static pcre2_code *compile(const char *name, const char *regex, const tni_bytes *rewritten)
+pcre2_code *tni_pattern(const char *name, const char *regex)
 {
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) rewritten = { 0 };
+    const char *refused = rewrite(&rewritten, regex);
+    if (refused)
+        return tni_fail(TN_E_UNSUPPORTED,
+                        "%s: %.20s in the pattern %.200s has another meaning here", name, refused,
+                        regex);
+    tni_bytes_add(&rewritten, "", 0);
+    if (rewritten.failed) return NULL;
     int error = 0;
     PCRE2_SIZE at = 0;
     pcre2_code *code = pcre2_compile(
-        (PCRE2_SPTR)rewritten->data, rewritten->n,
+        (PCRE2_SPTR)rewritten.data, rewritten.n,
         PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &at, NULL);
     uint32_t empty = 0;
     if (code && pcre2_pattern_info(code, PCRE2_INFO_MATCHEMPTY, &empty) == 0 && empty) {
@@ -88,21 +96,6 @@ static pcre2_code *compile(const char *name, const char *regex, const tni_bytes 
     pcre2_get_error_message(error, reason, sizeof reason);
     return tni_fail(TN_E_UNSUPPORTED, "%s: PCRE2 cannot read the pattern %.200s: %s", name, regex,
                     (const char *)reason);
-}
-
-pcre2_code *tni_pattern(const char *name, const char *regex)
-{
-    tni_bytes rewritten = { 0 };
-    const char *refused = rewrite(&rewritten, regex);
-    tni_bytes_add(&rewritten, "", 0);
-    pcre2_code *code = NULL;
-    if (refused)
-        tni_fail(TN_E_UNSUPPORTED, "%s: %.20s in the pattern %.200s has another meaning here", name,
-                 refused, regex);
-    else if (!rewritten.failed)
-        code = compile(name, regex, &rewritten);
-    tni_bytes_free(&rewritten);
-    return code;
 }
 
 /* ---- matching -------------------------------------------------------------------------------- */
@@ -123,44 +116,30 @@ static bool prepare(tni_work *w)
     return true;
 }
 
-/* The next match in n bytes from `from` on: 1, 0 (none), -1 and a message. */
-static int find(tni_work *w, const pcre2_code *pattern, const char *text, size_t n, size_t from,
-                size_t *start, size_t *end)
-{
-    if (!prepare(w)) return -1;
-    int found =
-        pcre2_match(pattern, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, w->match, w->limits);
-    if (found == PCRE2_ERROR_NOMATCH) return 0;
-    if (found < 0) {
-        PCRE2_UCHAR reason[160] = "";
-        pcre2_get_error_message(found, reason, sizeof reason);
-        return tni_minus_one(tni_error(TN_E_INVALID,
-                                       "a pattern takes too long on a text of %zu bytes: %s", n,
-                                       (const char *)reason));
-    }
-    const PCRE2_SIZE *place = pcre2_get_ovector_pointer(w->match);
-    *start = place[0];
-    *end = TNI_MAX(place[1], place[0]);
-    return 1;
-}
-
-/* ---- stages ---------------------------------------------------------------------------------- */
-
 static bool cut(tni_work *w, size_t stage, const char *text, size_t n)
 {
-    size_t done = 0, start, end;
-    while (done < n) {
-        int found = find(w, w->t->split[stage], text, n, done, &start, &end);
-        if (found < 0) return false;
-        if (!found) start = end = n;
-        if (found && start == end)
+    if (!prepare(w)) return false;
+    for (size_t done = 0, start, end; done < n; done = end) {
+        const int found = pcre2_match(w->t->split[stage], (PCRE2_SPTR)text, n, done,
+                                      PCRE2_NO_UTF_CHECK, w->match, w->limits);
+        if (found < 0 && found != PCRE2_ERROR_NOMATCH) {
+            PCRE2_UCHAR reason[160] = "";
+            pcre2_get_error_message(found, reason, sizeof reason);
+            return tni_false(tni_error(TN_E_INVALID,
+                                       "a pattern takes too long on a text of %zu bytes: %s", n,
+                                       (const char *)reason));
+        }
+        const PCRE2_SIZE *place = pcre2_get_ovector_pointer(w->match);
+        start = found < 0 ? n : place[0], end = found < 0 ? n : place[1];
+        if (found >= 0 && start >= end)
             return tni_false(tni_error(TN_E_INVALID, "tokenizer: a pattern finds an empty word"));
         if (!tni_split_words(w, stage + 1, text + done, start - done)) return false;
         if (!tni_split_words(w, stage + 1, text + start, end - start)) return false;
-        done = end;
     }
     return true;
 }
+
+/* ---- stages ---------------------------------------------------------------------------------- */
 
 static bool space_before(tni_work *w, size_t stage, const char *text, size_t n)
 {

@@ -3,6 +3,7 @@
 
 #include "ext/lm/config.h"
 #include "ext/lm/tokenizer.h"
+#include "io/choice.h"
 
 /* ---- arrays of the caller -------------------------------------------------------------------- */
 
@@ -15,19 +16,14 @@ bool tni_ids_add(tn_ids *ids, const int32_t *id, size_t n)
     return true;
 }
 
-void tn_ids_free(tn_ids *ids)
-{
-    if (!ids) return;
-    tni_free(ids->id, (size_t)ids->capacity * sizeof *ids->id);
-    *ids = (tn_ids){ 0 };
-}
-
-void tn_chars_free(tn_chars *chars)
-{
-    if (!chars) return;
-    tni_free(chars->text, (size_t)chars->capacity);
-    *chars = (tn_chars){ 0 };
-}
+#define FREE(function, type, items)                                                                \
+    void function(type *a)                                                                         \
+    {                                                                                              \
+        if (a) tni_free(a->items, (size_t)a->capacity * sizeof *a->items);                         \
+        if (a) *a = (type){ 0 };                                                                   \
+    }
+FREE(tn_ids_free, tn_ids, id)
+FREE(tn_chars_free, tn_chars, text)
 
 /* ---- working memory -------------------------------------------------------------------------- */
 
@@ -73,8 +69,8 @@ void tn_tokenizer_free(tn_tokenizer *t)
     tni_free(t->by_bytes.slot, t->by_bytes.capacity * sizeof *t->by_bytes.slot);
     tni_free(t->pair, t->pair_capacity * sizeof *t->pair);
     tni_room_free(&t->token, &t->token_capacity, sizeof *t->token);
-    tni_trie_free(&t->raw);
-    tni_trie_free(&t->normalised);
+    tni_room_free(&t->raw.node, &t->raw.capacity, sizeof *t->raw.node);
+    tni_room_free(&t->normalised.node, &t->normalised.capacity, sizeof *t->normalised.node);
     tni_bytes_free(&t->texts);
     tn_ids_free(&t->before);
     tn_ids_free(&t->after);
@@ -104,25 +100,15 @@ static void name(const tn_tokenizer *t, const tni_json_node *config, const char 
 static bool read_config(tn_tokenizer *t, const char *folder, size_t n, const char *file)
 {
     char path[4096];
-    tni_bytes text = { 0 };
-    tni_json_tree tree = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) text = { 0 };
+    tni_json_tree TN_WHEN_LEFT(tni_json_tree_free) tree = { 0 };
     snprintf(path, sizeof path, "%.*s%s", (int)n, folder, file);
     if (access(path, F_OK) != 0) return true;
-    bool ok = tni_lm_tree("tn_tokenizer_load", path, &text, &tree) == TN_OK;
-    if (ok) {
-        name(t, tree.node, "bos_token", &t->bos);
-        name(t, tree.node, "eos_token", &t->eos);
-        name(t, tree.node, "pad_token", &t->pad);
-    }
-    tni_json_tree_free(&tree);
-    tni_bytes_free(&text);
-    return ok;
-}
-
-static bool ends_in(const char *text, const char *end)
-{
-    const size_t n = strlen(text), k = strlen(end);
-    return n >= k && strcmp(text + n - k, end) == 0;
+    if (tni_lm_tree("tn_tokenizer_load", path, &text, &tree) != TN_OK) return false;
+    name(t, tree.node, "bos_token", &t->bos);
+    name(t, tree.node, "eos_token", &t->eos);
+    name(t, tree.node, "pad_token", &t->pad);
+    return true;
 }
 
 /* What the other files than a tokenizer.json mean without saying it. */
@@ -151,18 +137,16 @@ static bool load(tn_tokenizer *t, const char *path, const tn_tiktoken_options *o
                                         "no tokenizer.json, vocab.json or tokenizer.model in it"));
     const char *slash = strrchr(path, '/');
     const size_t n = slash ? (size_t)(slash - path) + 1 : 0;
-    const bool ranks = o || ends_in(path, ".tiktoken") || ends_in(path, ".model");
+    const bool ranks = o || tni_ends_in(path, ".tiktoken") || tni_ends_in(path, ".model");
     const bool vocab = !ranks && strcmp(path + n, "vocab.json") == 0;
-    tni_bytes file = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) file = { 0 };
     bool ok = ranks   ? tni_ranks_read(t, path, o ? o : &(tn_tiktoken_options){ 0 })
                 : vocab ? tni_vocab_read(t, path, n)
                       : tni_bytes_file(&file, f, path, TNI_LARGEST) == TN_OK &&
                             tni_tokenizer_read(t, path, &file);
     if (ok && (ranks || vocab)) find_ends(t, vocab);
-    ok = ok && (!vocab || read_config(t, path, n, "special_tokens_map.json")) &&
-         read_config(t, path, n, "tokenizer_config.json");
-    tni_bytes_free(&file);
-    return ok;
+    return ok && (!vocab || read_config(t, path, n, "special_tokens_map.json")) &&
+           read_config(t, path, n, "tokenizer_config.json");
 }
 
 static tn_tokenizer *make(const char *path, const tn_tiktoken_options *o)
@@ -211,6 +195,15 @@ tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *path)
 
 /* ---- text to ids ----------------------------------------------------------------------------- */
 
+bool tni_text_size(const char *function, const char *text, int64_t n, size_t *size)
+{
+    if (!text) return tni_false(tni_poison(function, "text"));
+    const size_t valid = tni_utf8(text, *size = n < 0 ? strlen(text) : (size_t)n);
+    return valid == *size ||
+           tni_false(tni_error(TN_E_INVALID, "%s: byte %zu of the text, 0x%02X, is not UTF-8",
+                               function, valid, (unsigned char)text[valid]));
+}
+
 static bool add_ids(tn_ids *to, const tn_ids *from, bool bare)
 {
     for (int64_t i = 0; i < from->n && !bare; i++)
@@ -223,12 +216,9 @@ tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, int64_t n
 {
     const char *function = "tn_tokenizer_encode";
     if (!t) return tni_poison(function, "t");
-    if (!text) return tni_poison(function, "text");
     if (!ids) return tni_poison(function, "ids");
-    size_t size = n < 0 ? strlen(text) : (size_t)n, valid = tni_utf8(text, size);
-    if (valid < size)
-        return tni_error(TN_E_INVALID, "%s: byte %zu of the text, 0x%02X, is not UTF-8", function,
-                         valid, (unsigned char)text[valid]);
+    size_t size;
+    if (!tni_text_size(function, text, n, &size)) return tni_pending();
     const int64_t before = ids->n;
     tni_work *w = add_ids(ids, &t->before, o.bare) ? tni_work_take(t) : NULL;
     if (w) w->out = ids, w->literal = o.literal;

@@ -44,11 +44,48 @@ typedef struct tni_words {
     size_t capacity; /* 0 or a power of two */
 } tni_words;
 
-/* Two tokens that become one, `rank` in the order of merging; a hash table by both. */
-typedef struct tni_pair {
-    uint64_t key; /* left << 32 | right; UINT64_MAX: free */
-    int32_t rank, id;
-} tni_pair;
+/* Two tokens, left << 32 | right, that become one, `rank` in the order of merging; or, in a
+ * training, how often they stand in words. A hash table by both; UINT64_MAX: free. */
+typedef struct tni_merge {
+    uint64_t key;
+    union {
+        struct {
+            int32_t rank, id;
+        };
+        int64_t count;
+    };
+} tni_merge;
+#define tni_merge_key(left, right) ((uint64_t)(uint32_t)(left) << 32 | (uint32_t)(right))
+/* Where a pair is in a table, or the free place for it. */
+static inline tni_merge *tni_merge_at(tni_merge *table, size_t capacity, uint64_t seed,
+                                      uint64_t key)
+{
+    const uint64_t hash = (key ^ seed) * UINT64_C(0x9e3779b97f4a7c15);
+    size_t i = (hash ^ hash >> 32) & (capacity - 1);
+    while (table[i].key != UINT64_MAX && table[i].key != key) i = (i + 1) & (capacity - 1);
+    return &table[i];
+}
+
+/* push and pop: of a heap of n items, whose first one no other comes before. There is room. */
+#define TNI_HEAP(type, before)                                                                     \
+    static void push(type *heap, size_t *n, type item)                                             \
+    {                                                                                              \
+        size_t i = (*n)++;                                                                         \
+        for (size_t up; i > 0 && before(item, heap[up = (i - 1) / 2]); i = up) heap[i] = heap[up]; \
+        heap[i] = item;                                                                            \
+    }                                                                                              \
+    static type pop(type *heap, size_t *n)                                                         \
+    {                                                                                              \
+        const type first = heap[0], moved = heap[--*n];                                            \
+        size_t i = 0;                                                                              \
+        for (size_t d; (d = 2 * i + 1) < *n; i = d) {                                              \
+            if (d + 1 < *n && before(heap[d + 1], heap[d])) d++;                                   \
+            if (!before(heap[d], moved)) break;                                                    \
+            heap[i] = heap[d];                                                                     \
+        }                                                                                          \
+        heap[i] = moved;                                                                           \
+        return first;                                                                              \
+    }
 
 /* Texts of added tokens by their bytes. Node 0 is none. */
 typedef struct tni_trie_node {
@@ -72,7 +109,7 @@ struct tn_tokenizer {
     uint64_t seed;               /* of hashes */
     bool whole;                  /* ignore_merges */
     int32_t byte[256];           /* ids of bytes; -1: none */
-    tni_pair *pair;
+    tni_merge *pair;
     size_t pair_capacity;          /* a power of two */
     tni_trie raw, normalised;      /* added tokens, found in either */
     unsigned normal;               /* TNI_CLEAN ... */
@@ -126,6 +163,8 @@ void tni_work_give(tni_work *w);
 /* tokenizer.c */
 tn_tokenizer *tni_tokenizer_new(void);
 bool tni_ids_add(tn_ids *ids, const int32_t *id, size_t n);
+/* Of a caller's text; false, too: it is not UTF-8. */
+bool tni_text_size(const char *function, const char *text, int64_t n, size_t *size);
 /* vocabulary.c */
 uint64_t tni_word_hash(uint64_t seed, const char *text, size_t n);
 int32_t tni_find(const tn_tokenizer *t, const tni_words *words, const char *text, size_t n);
@@ -161,7 +200,6 @@ bool tni_vocab_read(tn_tokenizer *t, const char *path, size_t n);
 bool tni_ranks_read(tn_tokenizer *t, const char *path, const tn_tiktoken_options *o);
 /* added.c */
 bool tni_trie_add(tni_trie *trie, const char *text, size_t n, int32_t id);
-void tni_trie_free(tni_trie *trie);
 bool tni_text_ids(tni_work *w, const char *text, size_t n);
 bool tni_normal_form(tni_work *w, const char **text, size_t *n);
 /* split.c */
@@ -180,5 +218,3 @@ bool tni_bert_words(tni_work *w, const char *text, size_t n);
 bool tni_pieces(tni_work *w, const char *word, size_t n); /* the ids of a word */
 /* bpe.c */
 bool tni_word_ids(tni_work *w, const char *word, size_t n);
-/* Where a pair is in the table, or the free place for it. */
-tni_pair *tni_pair_place(const tn_tokenizer *t, int32_t left, int32_t right, uint64_t *key);

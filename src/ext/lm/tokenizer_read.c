@@ -108,9 +108,8 @@ static bool read_merge(reading *r, const tni_json_node *merge, int32_t rank, tni
                      a < 0   ? "the first"
                      : b < 0 ? "the second"
                              : "what they make");
-    uint64_t key;
-    tni_pair *pair = tni_pair_place(t, a, b, &key);
-    *pair = (tni_pair){ key, rank, c };
+    const tni_merge made = { .key = tni_merge_key(a, b), .rank = rank, .id = c };
+    *tni_merge_at(t->pair, t->pair_capacity, t->seed, made.key) = made;
     if (t->cut == TNI_WORDS && tni_goes_on(both->data)) t->cut = TNI_WHOLE;
     return true;
 }
@@ -122,13 +121,11 @@ static bool read_merges(reading *r, const tni_json_node *merges)
     if (merges->number > INT32_MAX / 4) return wrong(r, "too many merges");
     t->pair = tni_table((size_t)merges->number, sizeof *t->pair, &t->pair_capacity);
     if (!t->pair) return false;
-    tni_bytes both = { 0 };
-    bool ok = true;
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) both = { 0 };
     int32_t rank = 0;
     const tni_json_node *m = tni_json_first(merges);
-    for (; m && ok; m = tni_json_after(m)) ok = read_merge(r, m, rank++, &both);
-    tni_bytes_free(&both);
-    return ok;
+    while (m && read_merge(r, m, rank++, &both)) m = tni_json_after(m);
+    return !m;
 }
 
 /* ---- the model ------------------------------------------------------------------------------- */
@@ -451,10 +448,8 @@ static bool read_root(reading *r, const tni_json_node *root)
 bool tni_tokenizer_read(tn_tokenizer *t, const char *name, tni_bytes *json)
 {
     reading r = { .t = t, .name = name };
-    tni_json_tree tree = { 0 };
+    tni_json_tree TN_WHEN_LEFT(tni_json_tree_free) tree = { 0 };
     tni_bytes_add(&t->file, json->data, json->n);
-    bool ok = !t->file.failed && tni_lm_tree("tokenizer", name, json, &tree) == TN_OK;
-    ok = ok && read_root(&r, tree.node);
-    tni_json_tree_free(&tree);
-    return ok;
+    return !t->file.failed && tni_lm_tree("tokenizer", name, json, &tree) == TN_OK &&
+           read_root(&r, tree.node);
 }

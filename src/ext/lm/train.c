@@ -17,8 +17,7 @@ typedef struct word {
     int64_t count;
 } word;
 
-/* A pair, left << 32 | right: in a word; in the heap, with words that begin at place[at]; counted,
- * in a hash table whose free places have the key UINT64_MAX. */
+/* A pair, left << 32 | right: in a word; in the heap, with words that begin at place[at]. */
 typedef struct found {
     uint64_t key;
     int32_t word;
@@ -28,17 +27,13 @@ typedef struct waiting {
     uint64_t key;
     size_t at, n;
 } waiting;
-typedef struct counted {
-    uint64_t key;
-    int64_t count;
-} counted;
 
 typedef struct tni_training {
     word *word;
     int32_t *symbol, *place;
     found *found;
     waiting *heap;
-    counted *pair;
+    tni_merge *pair;
     size_t n_word, n_symbol, n_place, n_found, n_heap, n_pair;
     size_t words, symbols, places, founds, heaps, pairs; /* capacities */
     bool failed;
@@ -85,20 +80,13 @@ static bool to_symbols(training *s, const tn_tokenizer *t)
 
 /* ---- pairs ----------------------------------------------------------------------------------- */
 
-static counted *place_of(counted *pair, size_t capacity, uint64_t key)
-{
-    const uint64_t hash = key * UINT64_C(0x9e3779b97f4a7c15);
-    size_t i = (hash ^ hash >> 32) & (capacity - 1);
-    while (pair[i].key != UINT64_MAX && pair[i].key != key) i = (i + 1) & (capacity - 1);
-    return &pair[i];
-}
-
 static void more_pairs(training *s)
 {
     size_t capacity;
-    counted *all = tni_table(s->pairs, sizeof *all, &capacity);
+    tni_merge *all = tni_table(s->pairs, sizeof *all, &capacity);
     for (size_t i = 0; i < s->pairs && all; i++)
-        if (s->pair[i].key != UINT64_MAX) *place_of(all, capacity, s->pair[i].key) = s->pair[i];
+        if (s->pair[i].key != UINT64_MAX)
+            *tni_merge_at(all, capacity, 0, s->pair[i].key) = s->pair[i];
     if ((s->failed = !all)) return;
     tni_free(s->pair, s->pairs * sizeof *s->pair);
     s->pair = all, s->pairs = capacity;
@@ -107,43 +95,19 @@ static void more_pairs(training *s)
 /* Two symbols are neighbours in a word, or are no longer. */
 static void count(training *s, int32_t left, int32_t right, int32_t at, int sign)
 {
-    const uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+    const uint64_t key = tni_merge_key(left, right);
     if (!s->failed && 2 * s->n_pair + 2 > s->pairs) more_pairs(s);
     if (!room(s, found, n_found, founds, 1)) return;
-    counted *pair = place_of(s->pair, s->pairs, key);
-    if (pair->key != key) *pair = (counted){ key, 0 }, s->n_pair++;
+    tni_merge *pair = tni_merge_at(s->pair, s->pairs, 0, key);
+    if (pair->key != key) *pair = (tni_merge){ .key = key }, s->n_pair++;
     pair->count += sign * s->word[at].count;
     if (sign > 0) s->found[s->n_found++] = (found){ key, at };
 }
 
 /* ---- the heap -------------------------------------------------------------------------------- */
 
-static bool before(const waiting *a, const waiting *b)
-{
-    return a->count != b->count ? a->count > b->count : a->key < b->key;
-}
-
-static void push(training *s, waiting new)
-{
-    if (!room(s, heap, n_heap, heaps, 1)) return;
-    size_t i = s->n_heap++;
-    for (size_t up; i > 0 && before(&new, &s->heap[up = (i - 1) / 2]); i = up)
-        s->heap[i] = s->heap[up];
-    s->heap[i] = new;
-}
-
-static waiting pop(training *s)
-{
-    waiting *heap = s->heap, top = heap[0], moved = heap[--s->n_heap];
-    size_t i = 0;
-    for (size_t d; (d = 2 * i + 1) < s->n_heap; i = d) {
-        if (d + 1 < s->n_heap && before(&heap[d + 1], &heap[d])) d++;
-        if (!before(&heap[d], &moved)) break;
-        heap[i] = heap[d];
-    }
-    heap[i] = moved;
-    return top;
-}
+#define BEFORE(a, b) ((a).count != (b).count ? (a).count > (b).count : (a).key < (b).key)
+TNI_HEAP(waiting, BEFORE)
 
 static int by_pair(const void *a, const void *b)
 {
@@ -162,8 +126,9 @@ static void push_found(training *s)
         for (n = 0; i + n < s->n_found && s->found[i + n].key == key; n++)
             if (s->n_place == at || s->place[s->n_place - 1] != s->found[i + n].word)
                 s->place[s->n_place++] = s->found[i + n].word;
-        const int64_t now = place_of(s->pair, s->pairs, key)->count;
-        if (now > 0) push(s, (waiting){ now, key, at, s->n_place - at });
+        const int64_t now = tni_merge_at(s->pair, s->pairs, 0, key)->count;
+        if (now > 0 && room(s, heap, n_heap, heaps, 1))
+            push(s->heap, &s->n_heap, (waiting){ now, key, at, s->n_place - at });
     }
     s->n_found = 0;
 }
@@ -188,7 +153,7 @@ static void merge(training *s, int32_t at, int32_t left, int32_t right, int32_t 
 static int32_t token_of(tn_tokenizer *t, int32_t left, int32_t right, tni_layout *l)
 {
     const tni_token *a = &t->token[left], *b = &t->token[right];
-    tni_bytes both = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) both = { 0 };
     tni_layout_merge(&l->merges, t->texts.data + a->text.at, t->texts.data + b->text.at);
     tni_bytes_add(&both, t->texts.data + a->text.at, a->text.n);
     tni_bytes_add(&both, t->texts.data + b->text.at, b->text.n + 1);
@@ -198,7 +163,6 @@ static int32_t token_of(tn_tokenizer *t, int32_t left, int32_t right, tni_layout
         tni_token_put(t, &t->by_text, id = (int32_t)(token - t->token));
         tni_layout_word(l, id, t->texts.data + token->bytes.at, token->bytes.n);
     }
-    tni_bytes_free(&both);
     return id;
 }
 
@@ -210,11 +174,11 @@ static bool learn(training *s, tn_tokenizer *t, const tn_bpe_options *o, tni_lay
     }
     push_found(s);
     while (!s->failed && s->n_heap && (int64_t)t->n_token < o->vocab_size) {
-        waiting top = pop(s);
-        const int64_t now = place_of(s->pair, s->pairs, top.key)->count;
+        waiting top = pop(s->heap, &s->n_heap);
+        const int64_t now = tni_merge_at(s->pair, s->pairs, 0, top.key)->count;
         const bool old = now != top.count;
         top.count = now;
-        if (old) push(s, top);
+        if (old) push(s->heap, &s->n_heap, top); /* into its own place */
         if (old) continue;
         if (now < TNI_MAX(o->min_frequency, 1)) break;
         const int32_t left = (int32_t)(top.key >> 32), right = (int32_t)(top.key & UINT32_MAX);
@@ -258,11 +222,8 @@ static bool train(training *s, tn_tokenizer *t, tn_tokenizer *made, const char *
 tn_tokenizer *tn_tokenizer_train(const char *text, int64_t n, tn_bpe_options o)
 {
     static const char f[] = "tn_tokenizer_train";
-    if (!text) return tni_poisoned(f, "text");
-    const size_t size = n < 0 ? strlen(text) : (size_t)n, valid = tni_utf8(text, size);
-    if (valid < size)
-        return tni_fail(TN_E_INVALID, "%s: byte %zu of the text, 0x%02X, is not UTF-8", f, valid,
-                        (unsigned char)text[valid]);
+    size_t size;
+    if (!tni_text_size(f, text, n, &size)) return NULL;
     if (!o.special) o.n_special = 0;
     if (o.vocab_size == 0) o.vocab_size = 30000;
     if (o.vocab_size < 256 || o.vocab_size > TNI_LARGEST || o.vocab_size - 256 < o.n_special)

@@ -114,6 +114,7 @@ static tn_status take_bytes(tn_module *m, const char *path, void *user)
 
 static tn_status load(tni_lm *m, const char *folder, tn_lm_options o)
 {
+    TNI_SCOPED;
     char path[4096];
     TNI_TRY(find_weights(folder, path, sizeof path));
     const tn_load_options as = { .widen = true, .unwrap = true };
@@ -124,6 +125,8 @@ static tn_status load(tni_lm *m, const char *folder, tn_lm_options o)
     TNI_TRY(tn_named_modules(&m->base, take_bytes, list));
     const tn_load_options into = { .assign = true, .non_strict = o.non_strict };
     TNI_TRY(tn_load_state_dict(&m->base, list, into, o.report));
+    if (o.non_strict) /* what the file lacks is f32 */
+        TNI_TRY(tn_module_to_dtype(&m->base, tn_dtype_of(tni_lm_table(m))));
     TNI_TRY(tni_path_in("tn_lm_load", folder, "generation_config.json", path, sizeof path));
     return access(path, F_OK) == 0 ? tni_lm_config_read(&m->c, "tn_lm_load", path, NULL) : TN_OK;
 }
@@ -136,12 +139,7 @@ tn_module *tn_lm_load(const char *folder, tn_lm_options o)
                         tn_dtype_name(o.dtype));
     tn_module *m = tni_lm_make("tn_lm_load", folder, o.non_strict);
     if (!m) return NULL;
-    tn_status status = TN_OK;
-    TN_SCOPE status = load((tni_lm *)m, folder, o);
-    if (status == TN_OK && o.non_strict) /* what the file lacks is f32 */
-        status = tn_module_to_dtype(m, tn_dtype_of(tni_lm_table((tni_lm *)m)));
-    if (status == TN_OK) status = tn_eval(m);
-    if (status == TN_OK) return m;
+    if (load((tni_lm *)m, folder, o) == TN_OK && tn_eval(m) == TN_OK) return m;
     tn_module_drop(m);
     return NULL;
 }
@@ -155,11 +153,9 @@ static tn_status save_config(const tni_lm *m, const char *path, tn_dtype dtype)
     const char *text = m->text, *at = text + m->c.dtype_at, *end = at + strcspn(at, "\"");
     if (at == text || dtype > TN_F16)
         return tni_file_replace("tn_lm_save", path, text, strlen(text));
-    tni_bytes b = { 0 };
+    tni_bytes TN_WHEN_LEFT(tni_bytes_free) b = { 0 };
     tni_bytes_printf(&b, "%.*s%s%s", (int)(at - text), text, names[dtype], end);
-    tn_status status = b.failed ? tni_pending() : tni_file_replace("tn_lm_save", path, b.data, b.n);
-    tni_bytes_free(&b);
-    return status;
+    return b.failed ? tni_pending() : tni_file_replace("tn_lm_save", path, b.data, b.n);
 }
 
 static tn_status save_ends(const tni_lm *m, const char *folder)
@@ -174,11 +170,22 @@ static tn_status save_ends(const tni_lm *m, const char *folder)
     return tni_file_replace(f, path, text, strlen(text));
 }
 
-static tn_status save(tni_lm *m, const char *folder)
+tn_status tni_lm_folder(const char *function, const char *folder)
+{
+    tn_status status = tni_path_check(function, folder);
+    if (status != TN_OK || mkdir(folder, 0777) == 0 || errno == EEXIST) return status;
+    return tni_file_error(tni_errno(errno), function, folder, "%s", strerror(errno));
+}
+
+tn_status tn_lm_save(tn_module *module, const char *folder)
 {
     const tn_metadata metadata = { 1, (const char *[]){ "format" }, (const char *[]){ "pt" } };
     char path[4096];
-    const tn_list *state = tn_state_dict(&m->base, "");
+    tni_lm *m = tni_lm_of("tn_lm_save", module);
+    if (!m) return tni_pending();
+    TNI_UNRECORDED;
+    TNI_TRY(tni_lm_folder("tn_lm_save", folder));
+    const tn_list *state = tn_state_dict(module, "");
     tn_list *list = tn_list_new();
     if (!state || !list) return tni_pending();
     for (int i = 0; i < state->n; i++) {
@@ -191,22 +198,6 @@ static tn_status save(tni_lm *m, const char *folder)
     TNI_TRY(tni_path_in("tn_lm_save", folder, "config.json", path, sizeof path));
     TNI_TRY(save_config(m, path, tn_dtype_of(list->entry[0].tensor)));
     TNI_TRY(tni_path_in("tn_lm_save", folder, "model.safetensors", path, sizeof path));
-    return tn_save_tensors(list, &metadata, path);
-}
-
-tn_status tni_lm_folder(const char *function, const char *folder)
-{
-    tn_status status = tni_path_check(function, folder);
-    if (status != TN_OK || mkdir(folder, 0777) == 0 || errno == EEXIST) return status;
-    return tni_file_error(tni_errno(errno), function, folder, "%s", strerror(errno));
-}
-
-tn_status tn_lm_save(tn_module *m, const char *folder)
-{
-    tni_lm *lm = tni_lm_of("tn_lm_save", m);
-    if (!lm) return tni_pending();
-    tn_status status = tni_lm_folder("tn_lm_save", folder);
-    TN_SCOPE TN_NO_GRAD if (status == TN_OK) status = save(lm, folder);
-    if (status == TN_OK) status = save_ends(lm, folder);
-    return status;
+    TNI_TRY(tn_save_tensors(list, &metadata, path));
+    return save_ends(m, folder);
 }

@@ -93,14 +93,6 @@ bool tni_bert_words(tni_work *w, const char *text, size_t n)
     return begin == n || tni_word_ids(w, text + begin, n - begin);
 }
 
-/* The longest token that n bytes begin with, after `prefix` ones before them. */
-static int32_t longest(const tn_tokenizer *t, const char *text, size_t prefix, size_t *n)
-{
-    int32_t id = TNI_NO_ID;
-    while (*n && (id = tni_find(t, &t->by_bytes, text, prefix + *n)) < 0) --*n;
-    return id;
-}
-
 /* The prefix is written over what was read: it ends where the rest begins. */
 bool tni_pieces(tni_work *w, const char *word, size_t n)
 {
@@ -116,8 +108,10 @@ bool tni_pieces(tni_work *w, const char *word, size_t n)
     for (size_t i = 0; i < n; i++) characters += ((unsigned char)word[i] & 0xc0) != 0x80;
     int32_t id = characters > t->longest ? TNI_NO_ID : 0;
     for (size_t at = 0, k = n; at < n && id >= 0; at += k, k = n - at) {
+        const char *from = text->data + (at ? at : prefix);
         if (at) memcpy(text->data + at, t->prefix, prefix);
-        id = longest(t, text->data + (at ? at : prefix), at ? prefix : 0, &k);
+        for (id = TNI_NO_ID; k && id < 0; k -= id < 0)
+            id = tni_find(t, &t->by_bytes, from, (at ? prefix : 0) + k);
         if (id >= 0 && !tni_ids_add(w->out, &id, 1)) return false;
     }
     if (id >= 0) return true;
