@@ -103,7 +103,7 @@ static tn_status in_f32(const tni_attention *g)
     tni_array *to[] = { &f.q, &f.k, &f.v, &f.mask, &f.y };
     void *block;
 
-    if (tn_status failed = f32_copies(5, to, from, 4, &block); failed != TN_OK) return failed;
+    if (tn_status failed = f32_copies(5, to, from, 4, &block)) return failed;
     tn_status status = forward<float>(&f);
     if (status == TN_OK) status = copy_to(g->y, f.y);
     tni_cuda_return(block);
@@ -114,7 +114,7 @@ tn_status tni_cuda_attention(const tni_attention *a)
 {
     bool done;
 
-    if (tn_status failed = fits(a); failed != TN_OK) return failed;
+    if (tn_status failed = fits(a)) return failed;
     if (tn_status failed = tni_cudnn_attention(a, &done); failed != TN_OK || done) return failed;
     if (tni_is_half(a->q.dtype)) return has_wide_heads(a) ? in_f32(a) : tni_cuda_half_attention(a);
     return TN_REAL(a->q.dtype, forward<R>(a));

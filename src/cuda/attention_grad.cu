@@ -185,8 +185,7 @@ template <typename R> static tn_status backward(const tni_attention_grad *g)
     a.dv = operand_of<R>(&g->dv);
     if (a.items == 0) return TN_OK;
     if (a.t > 0) {
-        if (tn_status failed = tni_cuda_borrow((size_t)a.items * (size_t)a.t * sizeof(R), &delta);
-            failed != TN_OK)
+        if (tn_status failed = tni_cuda_borrow((size_t)a.items * (size_t)a.t * sizeof(R), &delta))
             return failed;
         a.delta = static_cast<R *>(delta);
         status = TN_LAUNCH((attention_delta<R>),
@@ -208,7 +207,7 @@ static tn_status backward_in_f32(const tni_attention_grad *g)
     };
     void *block;
 
-    if (tn_status failed = f32_copies(9, to, from, 6, &block); failed != TN_OK) return failed;
+    if (tn_status failed = f32_copies(9, to, from, 6, &block)) return failed;
     tn_status status = backward<float>(&f);
     for (int i = 6; i < 9 && status == TN_OK; i++) status = copy_to(*from[i], *to[i]);
     tni_cuda_return(block);
@@ -219,7 +218,7 @@ tn_status tni_cuda_attention_grad(const tni_attention_grad *a)
 {
     bool done;
 
-    if (tn_status failed = fits(&a->of); failed != TN_OK) return failed;
+    if (tn_status failed = fits(&a->of)) return failed;
     if (tn_status failed = tni_cudnn_attention_grad(a, &done); failed != TN_OK || done)
         return failed;
     if (tni_is_half(a->of.q.dtype))

@@ -184,16 +184,14 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_half_dkv(attentio
 template <typename E, int C, bool MASKED> static tn_status launch_dq(attention<E> a)
 {
     unsigned blocks;
-    if (tn_status failed = cut(&a, a.t, grad_tiles<C>::rows, 1, 1, &blocks); failed != TN_OK)
-        return failed;
+    if (tn_status failed = cut(&a, a.t, grad_tiles<C>::rows, 1, 1, &blocks)) return failed;
     return LAUNCH_LARGE((attention_half_dq<E, C, MASKED>), blocks, 2 * grad_tiles<C>::elements, a);
 }
 
 template <typename E, int C, bool MASKED> static tn_status launch_dkv(attention<E> a)
 {
     unsigned blocks;
-    if (tn_status failed = cut(&a, a.s, grad_tiles<C>::rows, 1, 1, &blocks); failed != TN_OK)
-        return failed;
+    if (tn_status failed = cut(&a, a.s, grad_tiles<C>::rows, 1, 1, &blocks)) return failed;
     return LAUNCH_LARGE((attention_half_dkv<E, C, MASKED>), blocks, 2 * grad_tiles<C>::elements, a);
 }
 
@@ -222,8 +220,7 @@ template <typename E> static tn_status backward(const tni_attention_grad *g)
     if (a.items == 0) return TN_OK;
     if (a.t > 0) {
         if (tn_status failed =
-                tni_cuda_borrow((size_t)a.items * (size_t)a.t * sizeof(float), &delta);
-            failed != TN_OK)
+                tni_cuda_borrow((size_t)a.items * (size_t)a.t * sizeof(float), &delta))
             return failed;
         a.delta = static_cast<float *>(delta);
         status = TN_LAUNCH((attention_half_delta<E>),

@@ -174,15 +174,13 @@ template <typename R> static tn_status bn_forward_split(const bn_job<R> &job, di
 {
     if (job.training) {
         if (tn_status failed = BN_LAYOUT(
-                job, TN_LAUNCH((batch_norm_sums<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
-            failed != TN_OK)
+                job, TN_LAUNCH((batch_norm_sums<R, V, COLUMNS>), grid, BN_THREADS, 0, job)))
             return failed;
         if (tn_status failed =
-                TN_LAUNCH((batch_norm_settle<R>), row_grid(job.c, ROW_WARPS), ROW_THREADS, 0, job);
-            failed != TN_OK)
+                TN_LAUNCH((batch_norm_settle<R>), row_grid(job.c, ROW_WARPS), ROW_THREADS, 0, job))
             return failed;
     } else {
-        if (tn_status failed = bn_given(job); failed != TN_OK) return failed;
+        if (tn_status failed = bn_given(job)) return failed;
     }
     return BN_LAYOUT(job, TN_LAUNCH((batch_norm_apply<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
 }
@@ -197,7 +195,7 @@ template <typename R> static tn_status bn_forward(bn_job<R> job)
                          TN_LAUNCH((batch_norm_whole<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
     }
     if (job.training)
-        if (tn_status failed = bn_borrow(job); failed != TN_OK) return failed;
+        if (tn_status failed = bn_borrow(job)) return failed;
     tn_status status = bn_forward_split(job, grid);
     if (job.partial) tni_cuda_return(job.partial);
     return status;

@@ -200,7 +200,7 @@ template <typename R> static inline tn_status bn_borrow(bn_job<R> &job)
 {
     void *block;
     size_t nbytes = static_cast<size_t>(2 * job.splits * job.c) * sizeof(double);
-    if (tn_status failed = tni_cuda_borrow(nbytes, &block); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cuda_borrow(nbytes, &block)) return failed;
     job.partial = static_cast<double *>(block);
     return TN_OK;
 }

@@ -115,12 +115,10 @@ template <typename R> static tn_status bn_backward_split(const bn_job<R> &job, d
 {
     if (job.partial) {
         if (tn_status failed = BN_LAYOUT(
-                job, TN_LAUNCH((batch_norm_grad_sums<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
-            failed != TN_OK)
+                job, TN_LAUNCH((batch_norm_grad_sums<R, V, COLUMNS>), grid, BN_THREADS, 0, job)))
             return failed;
         if (tn_status failed = TN_LAUNCH((batch_norm_grad_settle<R>), row_grid(job.c, ROW_WARPS),
-                                         ROW_THREADS, 0, job);
-            failed != TN_OK)
+                                         ROW_THREADS, 0, job))
             return failed;
     }
     if (!job.dx) return TN_OK;
@@ -134,15 +132,12 @@ template <typename R> static tn_status bn_backward(bn_job<R> job)
     if (job.c == 0) return TN_OK;
     if (job.n == 0 || job.s == 0) {
         size_t nbytes = static_cast<size_t>(job.c) * sizeof(R);
-        if (tn_status failed = tni_cuda_launching("batch_norm_grad"); failed != TN_OK)
-            return failed;
+        if (tn_status failed = tni_cuda_launching("batch_norm_grad")) return failed;
         if (job.dw)
-            if (tn_status failed = TN_CUDA(cudaMemsetAsync(job.dw, 0, nbytes, tni_cuda_stream));
-                failed != TN_OK)
+            if (tn_status failed = TN_CUDA(cudaMemsetAsync(job.dw, 0, nbytes, tni_cuda_stream)))
                 return failed;
         if (job.db)
-            if (tn_status failed = TN_CUDA(cudaMemsetAsync(job.db, 0, nbytes, tni_cuda_stream));
-                failed != TN_OK)
+            if (tn_status failed = TN_CUDA(cudaMemsetAsync(job.db, 0, nbytes, tni_cuda_stream)))
                 return failed;
         return TN_OK;
     }
@@ -152,7 +147,7 @@ template <typename R> static tn_status bn_backward(bn_job<R> job)
             job, TN_LAUNCH((batch_norm_grad_whole<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
     }
     if (sums)
-        if (tn_status failed = bn_borrow(job); failed != TN_OK) return failed;
+        if (tn_status failed = bn_borrow(job)) return failed;
     tn_status status = bn_backward_split(job, grid);
     if (job.partial) tni_cuda_return(job.partial);
     return status;

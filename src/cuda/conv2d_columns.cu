@@ -238,8 +238,7 @@ static tn_status each(const tni_gemm *given, int64_t images, int64_t groups, con
         g.a = after(given->a, i * (over_images ? by->a_group : by->a_image), g.dtype);
         g.b = after(given->b, i * (over_images ? by->b_group : by->b_image), g.dtype);
         g.c = after(given->c, i * (over_images ? by->c_group : by->c_image), c_dtype);
-        if (tn_status failed = c_dtype == g.dtype ? tni_cuda_gemm(&g) : tni_cuda_gemm_to_f32(&g);
-            failed != TN_OK)
+        if (tn_status failed = c_dtype == g.dtype ? tni_cuda_gemm(&g) : tni_cuda_gemm_to_f32(&g))
             return failed;
     }
     return TN_OK;
@@ -255,8 +254,7 @@ static tn_status forward_piece(void *y, const void *x, const void *w, void *colu
     apart by = { 0, rows * taps, c->c * c->kh * c->kw * ld, taps * ld, c->o * plane, rows * plane };
     tni_gemm g = {};
 
-    if (tn_status failed = unroll_any(columns, x, dtype, c, p, false); failed != TN_OK)
-        return failed;
+    if (tn_status failed = unroll_any(columns, x, dtype, c, p, false)) return failed;
     g.dtype = dtype;
     g.m = rows, g.n = p->places, g.k = taps;
     g.a = w, g.a_row = taps, g.a_col = 1;
@@ -275,8 +273,7 @@ tn_status tni_cuda_columns(void *y, const void *x, const void *w, bool add, tn_d
     void *columns;
 
     if (tn_status failed = tni_cuda_borrow(
-            static_cast<size_t>(p.images * rows * padded(p.places) * item_of(dtype)), &columns);
-        failed != TN_OK)
+            static_cast<size_t>(p.images * rows * padded(p.places) * item_of(dtype)), &columns))
         return failed;
     tn_status status;
     do status = forward_piece(y, x, w, columns, add, dtype, c, &p);
@@ -328,8 +325,7 @@ static tn_status grad_slab(void *dx, const void *dy, const void *w, void *column
     g.b = after(dy, (s->image * c->o + s->group * outputs) * plane, dtype);
     g.b_row = plane, g.b_col = 1;
     g.c = columns, g.c_row = ld;
-    if (tn_status failed = each(&g, s->images, s->groups, &by, sums_of(dtype)); failed != TN_OK)
-        return failed;
+    if (tn_status failed = each(&g, s->images, s->groups, &by, sums_of(dtype))) return failed;
     int64_t first = s->image * c->c + s->group * inputs + s->channel;
     void *to = after(dx, first * c->h * c->w, dtype);
     return TN_FLOATING(dtype,
@@ -350,8 +346,7 @@ tn_status tni_cuda_columns_grad_input(void *dx, const void *dy, const void *w, t
     if (images > c->n) images = c->n;
     void *columns;
     if (tn_status failed = tni_cuda_borrow(
-            static_cast<size_t>(each_plane * (whole ? images * c->c : channels)), &columns);
-        failed != TN_OK)
+            static_cast<size_t>(each_plane * (whole ? images * c->c : channels)), &columns))
         return failed;
     for (int64_t n = 0; n < c->n && status == TN_OK; n += images) {
         int64_t count = images < c->n - n ? images : c->n - n;
@@ -383,10 +378,8 @@ static tn_status weigh_piece(void *dw, const void *dy, const void *x, void *colu
                                1,    c->oh, c->ow, { 1, 1 }, { 0, 0 }, { 1, 1 } };
     tni_gemm g = {};
 
-    if (tn_status failed = unroll_any(columns, x, dtype, c, p, true); failed != TN_OK)
-        return failed;
-    if (tn_status failed = unroll_any(outputs, dy, dtype, &as_is, p, true); failed != TN_OK)
-        return failed;
+    if (tn_status failed = unroll_any(columns, x, dtype, c, p, true)) return failed;
+    if (tn_status failed = unroll_any(outputs, dy, dtype, &as_is, p, true)) return failed;
     g.dtype = dtype;
     g.m = rows, g.n = taps, g.k = ld, g.batch = c->groups; /* both end in zeros */
     g.a = outputs, g.a_row = ld, g.a_col = 1, g.a_batch = rows * ld;
@@ -406,8 +399,7 @@ static tn_status weigh(void *sums, const void *dy, const void *x, tn_dtype dtype
     int64_t ld = padded(p.images * p.places);
     void *columns;
 
-    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(each_place * ld), &columns);
-        failed != TN_OK)
+    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(each_place * ld), &columns))
         return failed;
     void *outputs = after(columns, c->c * c->kh * c->kw * ld, dtype);
     tn_status status;
@@ -424,8 +416,7 @@ tn_status tni_cuda_columns_grad_weight(void *dw, const void *dy, const void *x, 
 
     if (!tni_is_half(dtype)) return weigh(dw, dy, x, dtype, c);
     void *sums;
-    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(4 * size), &sums); failed != TN_OK)
-        return failed;
+    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(4 * size), &sums)) return failed;
     tn_status status = weigh(sums, dy, x, dtype, c);
     tni_array to = { dw, dtype, 1, { size }, { 1 } }, from = { sums, TN_F32, 1, { size }, { 1 } };
     if (status == TN_OK) status = copy_to(to, from);

@@ -97,7 +97,7 @@ static tn_status run_inside(const dnn_plan *plan, tn_dtype dtype, const part *x,
     size_t at[4] = { 0 };
 
     for (int i = 0; i < 3; i++) at[i + 1] = at[i] + bytes_of(&x[i], dtype);
-    if (tn_status failed = tni_cuda_borrow(at[3], &block); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cuda_borrow(at[3], &block)) return failed;
     tni_array own[3], given[3];
     tn_status status = TN_OK;
     for (int i = 0; i < 3 && status == TN_OK; i++) {
@@ -129,10 +129,10 @@ static tn_status run(described *d, const part *x, const void *bias, bool *done)
         if (!quads_fit(o[i].data, 0)) return TN_OK;
     if (tn_status failed = tni_cudnn_ready(&cc); failed != TN_OK || !cc) return failed;
     d->inside = c->c / c->groups % 8 == 0 && c->o / c->groups % 8 == 0;
-    if (tn_status failed = plan_for(d, &plan); failed != TN_OK) return failed;
+    if (tn_status failed = plan_for(d, &plan)) return failed;
     if (!plan && d->inside) {
         d->inside = false;
-        if (tn_status failed = plan_for(d, &plan); failed != TN_OK) return failed;
+        if (tn_status failed = plan_for(d, &plan)) return failed;
     }
     if (!plan) return TN_OK;
     return d->inside ? run_inside(plan, d->dtype, x, o, n, done) : tni_cudnn_run(plan, n, o, done);

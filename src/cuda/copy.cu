@@ -151,7 +151,7 @@ template <class U> static tn_status move(const tni_array *y, const tni_array *x,
     if (numel == 0) return TN_OK;
     if (a.at.rank == 1 && a.at.stride[0][0] == 1 && a.at.stride[0][1] == 1) {
         size_t bytes = static_cast<size_t>(numel) * sizeof(U);
-        if (tn_status failed = tni_cuda_launching("copy"); failed != TN_OK) return failed;
+        if (tn_status failed = tni_cuda_launching("copy")) return failed;
         if (x) {
             return TN_CUDA(
                 cudaMemcpyAsync(a.y, a.x, bytes, cudaMemcpyDeviceToDevice, tni_cuda_stream));
@@ -315,7 +315,7 @@ template <class T> static tn_status cast(const tni_array *y, const tni_array *x)
     int64_t numel = a.at.numel;
     if (numel == 0) return TN_OK;
     bool done;
-    if (tn_status failed = cast_neighbours(y, x, &a.at, &done); failed != TN_OK) return failed;
+    if (tn_status failed = cast_neighbours(y, x, &a.at, &done)) return failed;
     if (done) return TN_OK;
     if (!places_by(4, &a.at, arrays))
         return TN_LAUNCH((cast_single<T>), blocks_for(numel), COPY_THREADS, 0, a);

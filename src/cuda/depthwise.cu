@@ -212,8 +212,7 @@ static tn_status grad_weight(R *dw, const R *dy, const R *x, const tni_conv2d_si
 
     cut(c, &g.parts, &g.run);
     void *sums;
-    if (tn_status failed = tni_cuda_borrow((size_t)(g.parts * size) * sizeof(A), &sums);
-        failed != TN_OK)
+    if (tn_status failed = tni_cuda_borrow((size_t)(g.parts * size) * sizeof(A), &sums))
         return failed;
     g.dy = dy, g.x = x, g.sums = static_cast<A *>(sums);
     int64_t blocks = g.parts * c->o * ((c->kh * c->kw - 1) / TAPS + 1);

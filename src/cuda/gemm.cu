@@ -62,8 +62,7 @@ static tn_status operand_init(operand *o, tn_dtype dtype, int64_t batch, const v
                                    static_cast<long long>(copies), static_cast<long long>(rows),
                                    static_cast<long long>(cols));
     if (tn_status failed =
-            tni_cuda_borrow(static_cast<size_t>(copies * rows * cols * item), &o->copy);
-        failed != TN_OK)
+            tni_cuda_borrow(static_cast<size_t>(copies * rows * cols * item), &o->copy))
         return failed;
     tni_array from = {
         const_cast<void *>(data), dtype, 3, { copies, rows, cols }, { distance, row, col }
@@ -163,8 +162,7 @@ static tn_status multiply(cublasHandle_t blas, const tni_gemm *g, tn_dtype c_dty
         x.data = after(a->data, done * a->batch, g->dtype);
         y.data = after(b->data, done * b->batch, g->dtype);
         part.c = const_cast<void *>(after(g->c, done * g->c_batch, c_dtype));
-        if (tn_status failed = multiply_some(blas, &part, c_dtype, &x, &y, add); failed != TN_OK)
-            return failed;
+        if (tn_status failed = multiply_some(blas, &part, c_dtype, &x, &y, add)) return failed;
     }
     return TN_OK;
 }
@@ -184,8 +182,7 @@ static tn_status add_through_f32(cublasHandle_t blas, const tni_gemm *g, const o
             static_cast<long long>(g->batch), static_cast<long long>(g->m),
             static_cast<long long>(g->n));
     void *sums;
-    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(4 * items * g->batch), &sums);
-        failed != TN_OK)
+    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(4 * items * g->batch), &sums))
         return failed;
     tn_status status = start<float, R>(g, result<float>{ static_cast<float *>(sums), g->n, items });
     wide_g.c = sums;
@@ -223,16 +220,14 @@ static tn_status run(const tni_gemm *g, tn_dtype c_dtype, const operand *a, cons
     if (!blas) return TN_E_BACKEND;
     if ((g->bias || g->a_sums) && g->dtype != TN_F64 && !g->accumulate && g->batch == 1 &&
         g->m > 1 && g->n > 1)
-        if (tn_status failed = tni_cuda_gemm_bias(blas, g, a, b, &done); failed != TN_OK)
-            return failed;
+        if (tn_status failed = tni_cuda_gemm_bias(blas, g, a, b, &done)) return failed;
     if (done) return TN_OK;
-    if (tn_status failed = sum_rows(g); failed != TN_OK) return failed;
+    if (tn_status failed = sum_rows(g)) return failed;
     if (g->bias && g->accumulate && tni_is_half(g->dtype))
         return g->dtype == TN_BF16 ? add_through_f32<bf16>(blas, g, a, b)
                                    : add_through_f32<f16>(blas, g, a, b);
     if (g->bias)
-        if (tn_status failed = TN_FLOATING(g->dtype, start_in_place<R>(g)); failed != TN_OK)
-            return failed;
+        if (tn_status failed = TN_FLOATING(g->dtype, start_in_place<R>(g))) return failed;
     return multiply(blas, g, c_dtype, a, b, g->bias || g->accumulate);
 }
 

@@ -133,8 +133,7 @@ static inline tn_status f32_copies(int n, tni_array *const *to, const tni_array 
 
     for (int i = 0; i < n; i++)
         if (tni_is_half(from[i]->dtype) && from[i]->data) elements += f32_strides(to[i]);
-    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(elements) * sizeof(float), block);
-        failed != TN_OK)
+    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(elements) * sizeof(float), block))
         return failed;
     float *at = static_cast<float *>(*block);
     for (int i = 0; i < n && status == TN_OK; i++) {

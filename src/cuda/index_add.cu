@@ -40,8 +40,7 @@ static tn_status sorted_open(sorted_ids *s, int64_t n, int64_t none)
 {
     void *block;
     size_t words = 2 * static_cast<size_t>(n) + sort_scratch(sort_plan_of(n));
-    if (tn_status failed = tni_cuda_borrow(words * sizeof(uint64_t), &block); failed != TN_OK)
-        return failed;
+    if (tn_status failed = tni_cuda_borrow(words * sizeof(uint64_t), &block)) return failed;
     s->block = s->word = static_cast<uint64_t *>(block);
     s->n = n;
     s->none = none;
@@ -182,11 +181,11 @@ template <typename R, typename D> static tn_status scatter(const tni_scatter *a)
     bool counts = !__builtin_mul_overflow(job.lines, job.check.limit, &none);
     int64_t enough = 64LL * tni_cuda_multiprocessors();
     if (length <= FEW_IDS || job.lines >= enough || !counts || !words_suffice(n, none)) {
-        if (tn_status failed = tni_cuda_check_ids(index, job.check); failed != TN_OK) return failed;
+        if (tn_status failed = tni_cuda_check_ids(index, job.check)) return failed;
         return TN_LAUNCH((scatter_lines<R, D>), row_grid(job.lines, THREADS), THREADS, 0, job);
     }
     sorted_ids s;
-    if (tn_status failed = sorted_open(&s, n, none); failed != TN_OK) return failed;
+    if (tn_status failed = sorted_open(&s, n, none)) return failed;
     tn_status status =
         TN_LAUNCH((scatter_words<R, D>), row_grid(n, THREADS), THREADS, 0, job, D(length), s);
     if (status == TN_OK) status = sorted_sort(&s);
@@ -267,11 +266,11 @@ template <typename R> static tn_status take_add(const take_add_job<R> &job, cons
 {
     int64_t columns = job.outer * job.inner;
     if (job.n <= FEW_IDS || columns >= 1 << 17 || !words_suffice(job.n, job.check.limit)) {
-        if (tn_status failed = tni_cuda_check_ids(index, job.check); failed != TN_OK) return failed;
+        if (tn_status failed = tni_cuda_check_ids(index, job.check)) return failed;
         return TN_LAUNCH((take_add_columns<R>), row_grid(columns, THREADS), THREADS, 0, job);
     }
     sorted_ids s;
-    if (tn_status failed = sorted_open(&s, job.n, job.check.limit); failed != TN_OK) return failed;
+    if (tn_status failed = sorted_open(&s, job.n, job.check.limit)) return failed;
     unsigned wide = 1;
     while (wide < THREADS && wide < job.inner) wide *= 2;
     dim3 block(wide, THREADS / wide);

@@ -496,9 +496,7 @@ template <typename R> static tn_status ln_dw(lng_job<R> job)
                          ROW_BLOCK, 0, job);
     unsigned across = static_cast<unsigned>((job.f + 31) / 32);
     dim3 grid(across, static_cast<unsigned>(job.pieces));
-    if (tn_status failed = TN_LAUNCH((layer_norm_dw<R>), grid, 32 * LN_ROWS, 0, job);
-        failed != TN_OK)
-        return failed;
+    if (tn_status failed = TN_LAUNCH((layer_norm_dw<R>), grid, 32 * LN_ROWS, 0, job)) return failed;
     if (job.pieces == 1) return TN_OK;
     return TN_LAUNCH((layer_norm_dw_finish<R>), across, 32 * LN_ROWS, 0, job);
 }
@@ -567,7 +565,7 @@ template <typename R> static tn_status layer_norm_grad(const tni_layer_norm_grad
         if (both || job.pieces > 1) {
             void *block;
             size_t nbytes = static_cast<size_t>(job.pieces * 2 * job.f) * sizeof(double);
-            if (tn_status failed = tni_cuda_borrow(nbytes, &block); failed != TN_OK) return failed;
+            if (tn_status failed = tni_cuda_borrow(nbytes, &block)) return failed;
             job.partial = static_cast<double *>(block);
         }
     }

@@ -19,8 +19,7 @@ static tn_status properties(int index, tn_cuda_properties *to)
                                    index, devices - 1);
     }
     cudaDeviceProp from;
-    if (tn_status failed = TN_CUDA(cudaGetDeviceProperties(&from, index)); failed != TN_OK)
-        return failed;
+    if (tn_status failed = TN_CUDA(cudaGetDeviceProperties(&from, index))) return failed;
     std::snprintf(to->name, sizeof to->name, "%s", from.name);
     to->memory = static_cast<int64_t>(from.totalGlobalMem);
     to->major = from.major;
@@ -46,8 +45,7 @@ static tn_status in_f32(const CALL *a, tn_status (*kernel)(const CALL *), int n_
         from[i] = reinterpret_cast<const tni_array *>(a) + at;
         to[i] = reinterpret_cast<tni_array *>(&f) + at;
     }
-    if (tn_status failed = f32_copies(n_in + n_out, to, from, n_in, &block); failed != TN_OK)
-        return failed;
+    if (tn_status failed = f32_copies(n_in + n_out, to, from, n_in, &block)) return failed;
     tn_status status = kernel(&f);
     for (int i = n_in; i < n_in + n_out && status == TN_OK; i++)
         if (to[i]->dtype != from[i]->dtype) status = copy_to(*from[i], *to[i]);

@@ -212,7 +212,7 @@ static tn_status make_room(size_t nbytes)
     }
     if (step_block.device_size < nbytes) {
         void *block;
-        if (tn_status failed = tni_cuda_borrow(nbytes, &block); failed != TN_OK) return failed;
+        if (tn_status failed = tni_cuda_borrow(nbytes, &block)) return failed;
         tni_cuda_return(step_block.device);
         step_block.device = static_cast<many_head *>(block);
         step_block.device_size = nbytes;
@@ -285,13 +285,12 @@ static tn_status refresh(const CALL *a, const many_head **block, int64_t *chunks
     size_t nbytes = sizeof(many_head) + static_cast<size_t>(a->n) * sizeof(many_item);
     if (tni_cuda_capturing()) {
         void *host, *device;
-        if (tn_status failed = tni_cuda_graph_section(nbytes, &host, &device); failed != TN_OK)
-            return failed;
+        if (tn_status failed = tni_cuda_graph_section(nbytes, &host, &device)) return failed;
         *chunks = write_block(static_cast<many_head *>(host), a);
         *block = static_cast<const many_head *>(device);
         return TN_OK;
     }
-    if (tn_status failed = make_room(nbytes); failed != TN_OK) return failed;
+    if (tn_status failed = make_room(nbytes)) return failed;
     *chunks = write_block(step_block.host, a);
     *block = step_block.device;
     step_block.bytes += nbytes;

@@ -305,7 +305,7 @@ static tn_status run_aside(pass pass, const reduce_axes &r, pass_options o, void
                            double divisor = 1.0)
 {
     size_t doubles = static_cast<size_t>(r.kept.numel) * sizeof(double);
-    if (tn_status failed = tni_cuda_borrow(doubles, block); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cuda_borrow(doubles, block)) return failed;
     put_result put = to_doubles(r, *block);
     put.divisor = divisor;
     put.unit = pass == LARGEST_ABS;
@@ -327,8 +327,7 @@ static tn_status reduce_passes(const tni_reduce *a, const reduce_axes &r, put_re
     put.divisor = a->function == TNI_R_mean ? n : spread ? (n > o.p ? n - o.p : 0.0) : 1.0;
     put.root = a->function == TNI_R_std || (a->function == TNI_R_norm && o.p == 2.0);
     if (other || (squares && r.dtype == TN_F64)) {
-        if (tn_status failed = run_aside(LARGEST_ABS, r, o, &b.scale); failed != TN_OK)
-            return failed;
+        if (tn_status failed = run_aside(LARGEST_ABS, r, o, &b.scale)) return failed;
         o.scale = put.scale = static_cast<const double *>(b.scale);
     }
     if (spread || pass == SUM_EXP_DIFF) {
@@ -338,7 +337,7 @@ static tn_status reduce_passes(const tni_reduce *a, const reduce_axes &r, put_re
         o.center = static_cast<const double *>(b.center);
     }
     if (!other && pass != SUM_EXP_DIFF) return run(pass, r, put, o);
-    if (tn_status failed = run_aside(pass, r, o, &b.sum); failed != TN_OK) return failed;
+    if (tn_status failed = run_aside(pass, r, o, &b.sum)) return failed;
     put.scale = nullptr;
     return TN_LAUNCH((reduce_finish), tni_cuda_blocks(r.kept.numel, 256, 1024), 256, 0, put,
                      static_cast<const double *>(b.sum), o.center, o.scale, 1.0 / o.p,

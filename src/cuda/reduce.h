@@ -471,8 +471,7 @@ template <class W, class P> static tn_status reduce_run(reduce_axes r, const W &
     }
     if (r.pieces > 1) {
         if (tn_status failed =
-                tni_cuda_borrow(static_cast<size_t>(kept * r.pieces) * sizeof(A), &left);
-            failed != TN_OK)
+                tni_cuda_borrow(static_cast<size_t>(kept * r.pieces) * sizeof(A), &left))
             return failed;
     }
     int64_t width = layout == BY_BLOCKS ? 1 : r.fours ? 128 : 32;

@@ -28,8 +28,7 @@ static tn_status send(char *to, const char *from, size_t nbytes)
         parcel part;
         int n = static_cast<int>(nbytes - at < sizeof part ? nbytes - at : sizeof part);
         std::memcpy(part.bytes, from + at, static_cast<size_t>(n));
-        if (tn_status failed = TN_LAUNCH(unpack, 1, BLOCK, 0, to + at, part, n); failed != TN_OK)
-            return failed;
+        if (tn_status failed = TN_LAUNCH(unpack, 1, BLOCK, 0, to + at, part, n)) return failed;
     }
     return TN_OK;
 }
@@ -86,7 +85,7 @@ tn_status tni_cuda_resample(const tni_resample *a)
 {
     void *table;
     if (a->y.size[0] * a->y.size[1] * a->y.size[2] == 0) return TN_OK;
-    if (tn_status failed = tni_cuda_borrow(a->table_bytes, &table); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cuda_borrow(a->table_bytes, &table)) return failed;
     tn_status status =
         send(static_cast<char *>(table), static_cast<const char *>(a->table), a->table_bytes);
     if (status == TN_OK) status = TN_REAL(a->x.dtype, run<R>(a, static_cast<const char *>(table)));
