@@ -101,13 +101,11 @@ static tn_status in_f32(const tni_attention *g)
     tni_attention f = *g;
     const tni_array *from[] = { &g->q, &g->k, &g->v, &g->mask, &g->y };
     tni_array *to[] = { &f.q, &f.k, &f.v, &f.mask, &f.y };
-    void *block;
+    tni_cuda_scratch block;
 
-    if (tn_status failed = f32_copies(5, to, from, 4, &block)) return failed;
-    tn_status status = forward<float>(&f);
-    if (status == TN_OK) status = copy_to(g->y, f.y);
-    tni_cuda_return(block);
-    return status;
+    if (tn_status failed = f32_copies(5, to, from, 4, block)) return failed;
+    if (tn_status failed = forward<float>(&f)) return failed;
+    return copy_to(g->y, f.y);
 }
 
 tn_status tni_cuda_attention(const tni_attention *a)

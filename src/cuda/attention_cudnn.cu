@@ -100,7 +100,7 @@ static bool fits_call(const tni_attention *a)
 
 /* Scratch of a call, in one block: the mask as numbers, and two rows of f32. */
 struct scratch {
-    void *block;
+    tni_cuda_scratch block;
     tni_array bias; /* data NULL: no mask */
     float *sums, *delta;
 };
@@ -132,16 +132,12 @@ static tn_status borrow(const tni_attention *a, scratch *s)
         s->bias = bias_of(a);
         bias = s->bias.size[0] * s->bias.stride[0] * 2;
     }
-    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(2 * each + bias), &s->block))
-        return failed;
-    s->sums = static_cast<float *>(s->block);
+    if (tn_status failed = s->block.borrow(static_cast<size_t>(2 * each + bias))) return failed;
+    s->sums = s->block.as<float>();
     s->delta = s->sums + each / 4;
     if (!a->mask.data) return TN_OK;
     s->bias.data = s->delta + each / 4;
-    tn_status status =
-        a->q.dtype == TN_BF16 ? fill_bias<bf16>(a, &s->bias) : fill_bias<f16>(a, &s->bias);
-    if (status != TN_OK) tni_cuda_return(s->block);
-    return status;
+    return a->q.dtype == TN_BF16 ? fill_bias<bf16>(a, &s->bias) : fill_bias<f16>(a, &s->bias);
 }
 
 struct described {
@@ -213,9 +209,7 @@ tn_status tni_cudnn_attention(const tni_attention *a, bool *done)
     if (tn_status failed = tni_cudnn_ready(&cc); failed != TN_OK || cc < 90) return failed;
     if (tn_status failed = plan_for(a, nullptr, &plan); failed != TN_OK || !plan) return failed;
     if (tn_status failed = borrow(a, &s)) return failed;
-    tn_status status = forward(a, plan, &s, done);
-    tni_cuda_return(s.block);
-    return status;
+    return forward(a, plan, &s, done);
 }
 
 static tn_status backward(const tni_attention_grad *g, const dnn_plan *plan, const scratch *s,
@@ -253,7 +247,5 @@ tn_status tni_cudnn_attention_grad(const tni_attention_grad *g, bool *done)
     if (tn_status failed = tni_cudnn_ready(&cc); failed != TN_OK || cc / 10 != 9) return failed;
     if (tn_status failed = plan_for(&g->of, g, &plan); failed != TN_OK || !plan) return failed;
     if (tn_status failed = borrow(&g->of, &s)) return failed;
-    tn_status status = backward(g, plan, &s, done);
-    tni_cuda_return(s.block);
-    return status;
+    return backward(g, plan, &s, done);
 }

@@ -175,26 +175,20 @@ static tn_status launch_dkv(attention<double> a)
 
 template <typename R> static tn_status backward(const tni_attention_grad *g)
 {
-    attention<R> a = plan<R>(&g->of);
-    void *delta = nullptr;
-    tn_status status = TN_OK;
+    tni_cuda_scratch delta;
+    attention<R> a;
 
-    a.dy = operand_of<R>(&g->dy);
-    a.dq = operand_of<R>(&g->dq);
-    a.dk = operand_of<R>(&g->dk);
-    a.dv = operand_of<R>(&g->dv);
+    if (tn_status failed = plan_grad(g, &a, &delta)) return failed;
     if (a.items == 0) return TN_OK;
     if (a.t > 0) {
-        if (tn_status failed = tni_cuda_borrow((size_t)a.items * (size_t)a.t * sizeof(R), &delta))
+        if (tn_status failed =
+                TN_LAUNCH((attention_delta<R>), tni_cuda_blocks(a.items * a.t, THREADS / 32, 65535),
+                          THREADS, 0, a))
             return failed;
-        a.delta = static_cast<R *>(delta);
-        status = TN_LAUNCH((attention_delta<R>),
-                           tni_cuda_blocks(a.items * a.t, THREADS / 32, 65535), THREADS, 0, a);
-        if (status == TN_OK && a.d > 0) status = launch_dq(a);
+        if (a.d > 0)
+            if (tn_status failed = launch_dq(a)) return failed;
     }
-    if (status == TN_OK && a.s > 0 && (a.d > 0 || a.dv_size > 0)) status = launch_dkv(a);
-    if (delta) tni_cuda_return(delta);
-    return status;
+    return a.s > 0 && (a.d > 0 || a.dv_size > 0) ? launch_dkv(a) : TN_OK;
 }
 
 static tn_status backward_in_f32(const tni_attention_grad *g)
@@ -205,12 +199,11 @@ static tn_status backward_in_f32(const tni_attention_grad *g)
     tni_array *to[] = {
         &f.of.q, &f.of.k, &f.of.v, &f.of.y, &f.of.mask, &f.dy, &f.dq, &f.dk, &f.dv
     };
-    void *block;
+    tni_cuda_scratch block;
 
-    if (tn_status failed = f32_copies(9, to, from, 6, &block)) return failed;
+    if (tn_status failed = f32_copies(9, to, from, 6, block)) return failed;
     tn_status status = backward<float>(&f);
     for (int i = 6; i < 9 && status == TN_OK; i++) status = copy_to(*from[i], *to[i]);
-    tni_cuda_return(block);
     return status;
 }
 

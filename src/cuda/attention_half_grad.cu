@@ -209,27 +209,19 @@ template <typename E> static tn_status keys_grad(const attention<E> &a)
 
 template <typename E> static tn_status backward(const tni_attention_grad *g)
 {
-    attention<E> a = plan<E>(&g->of);
-    void *delta = nullptr;
-    tn_status status = TN_OK;
+    tni_cuda_scratch delta;
+    attention<E> a;
 
-    a.dy = operand_of<E>(&g->dy);
-    a.dq = operand_of<E>(&g->dq);
-    a.dk = operand_of<E>(&g->dk);
-    a.dv = operand_of<E>(&g->dv);
+    if (tn_status failed = plan_grad(g, &a, &delta)) return failed;
     if (a.items == 0) return TN_OK;
     if (a.t > 0) {
         if (tn_status failed =
-                tni_cuda_borrow((size_t)a.items * (size_t)a.t * sizeof(float), &delta))
+                TN_LAUNCH((attention_half_delta<E>),
+                          tni_cuda_blocks(a.items * a.t, THREADS / 8, 65535), THREADS, 0, a))
             return failed;
-        a.delta = static_cast<float *>(delta);
-        status = TN_LAUNCH((attention_half_delta<E>),
-                           tni_cuda_blocks(a.items * a.t, THREADS / 8, 65535), THREADS, 0, a);
-        if (status == TN_OK) status = queries_grad(a);
+        if (tn_status failed = queries_grad(a)) return failed;
     }
-    if (status == TN_OK) status = keys_grad(a);
-    if (delta) tni_cuda_return(delta);
-    return status;
+    return keys_grad(a);
 }
 
 tn_status tni_cuda_half_attention_grad(const tni_attention_grad *a)

@@ -194,11 +194,10 @@ template <typename R> static tn_status bn_forward(bn_job<R> job)
         return BN_LAYOUT(job,
                          TN_LAUNCH((batch_norm_whole<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
     }
+    tni_cuda_scratch partial;
     if (job.training)
-        if (tn_status failed = bn_borrow(job)) return failed;
-    tn_status status = bn_forward_split(job, grid);
-    if (job.partial) tni_cuda_return(job.partial);
-    return status;
+        if (tn_status failed = bn_borrow(job, partial)) return failed;
+    return bn_forward_split(job, grid);
 }
 
 template <typename R> static tn_status run_forward(const tni_batch_norm *a)

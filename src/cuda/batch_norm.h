@@ -196,13 +196,11 @@ template <typename R> static inline dim3 bn_cut(bn_job<R> &job)
         }                                                                                          \
     }()
 
-template <typename R> static inline tn_status bn_borrow(bn_job<R> &job)
+template <typename R> static inline tn_status bn_borrow(bn_job<R> &job, tni_cuda_scratch &partial)
 {
-    void *block;
-    size_t nbytes = static_cast<size_t>(2 * job.splits * job.c) * sizeof(double);
-    if (tn_status failed = tni_cuda_borrow(nbytes, &block)) return failed;
-    job.partial = static_cast<double *>(block);
-    return TN_OK;
+    tn_status status = partial.borrow(static_cast<size_t>(2 * job.splits * job.c) * sizeof(double));
+    job.partial = partial.as<double>();
+    return status;
 }
 
 template <typename R>

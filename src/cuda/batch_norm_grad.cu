@@ -146,11 +146,10 @@ template <typename R> static tn_status bn_backward(bn_job<R> job)
         return BN_LAYOUT(
             job, TN_LAUNCH((batch_norm_grad_whole<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
     }
+    tni_cuda_scratch partial;
     if (sums)
-        if (tn_status failed = bn_borrow(job)) return failed;
-    tn_status status = bn_backward_split(job, grid);
-    if (job.partial) tni_cuda_return(job.partial);
-    return status;
+        if (tn_status failed = bn_borrow(job, partial)) return failed;
+    return bn_backward_split(job, grid);
 }
 
 template <typename R> static tn_status run_backward(const tni_batch_norm_grad *a)

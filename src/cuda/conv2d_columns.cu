@@ -270,15 +270,14 @@ tn_status tni_cuda_columns(void *y, const void *x, const void *w, bool add, tn_d
     int64_t rows = c->c * c->kh * c->kw;
     const piece like = first_piece(c, rows * item_of(dtype));
     piece p = like;
-    void *columns;
+    tni_cuda_scratch columns;
 
-    if (tn_status failed = tni_cuda_borrow(
-            static_cast<size_t>(p.images * rows * padded(p.places) * item_of(dtype)), &columns))
+    if (tn_status failed = columns.borrow(
+            static_cast<size_t>(p.images * rows * padded(p.places) * item_of(dtype))))
         return failed;
     tn_status status;
-    do status = forward_piece(y, x, w, columns, add, dtype, c, &p);
+    do status = forward_piece(y, x, w, columns.at, add, dtype, c, &p);
     while (status == TN_OK && next_piece(c, &like, &p));
-    tni_cuda_return(columns);
     return status;
 }
 
@@ -341,28 +340,25 @@ tn_status tni_cuda_columns_grad_input(void *dx, const void *dy, const void *w, t
     bool whole = planes >= c->c; /* images */
     int64_t images = whole ? planes / c->c : 1;
     int64_t channels = whole ? inputs : planes < 1 ? 1 : planes < inputs ? planes : inputs;
-    tn_status status = TN_OK;
+    tni_cuda_scratch columns;
 
     if (images > c->n) images = c->n;
-    void *columns;
-    if (tn_status failed = tni_cuda_borrow(
-            static_cast<size_t>(each_plane * (whole ? images * c->c : channels)), &columns))
-        return failed;
+    tn_status status =
+        columns.borrow(static_cast<size_t>(each_plane * (whole ? images * c->c : channels)));
     for (int64_t n = 0; n < c->n && status == TN_OK; n += images) {
         int64_t count = images < c->n - n ? images : c->n - n;
         if (whole) {
             slab s = { n, count, 0, c->groups, 0, inputs };
-            status = grad_slab(dx, dy, w, columns, dtype, c, &s);
+            status = grad_slab(dx, dy, w, columns.at, dtype, c, &s);
             continue;
         }
         for (int64_t ch = 0; ch < c->c && status == TN_OK;) {
             int64_t rest = inputs - ch % inputs;
             slab s = { n, 1, ch / inputs, 1, ch % inputs, channels < rest ? channels : rest };
-            status = grad_slab(dx, dy, w, columns, dtype, c, &s);
+            status = grad_slab(dx, dy, w, columns.at, dtype, c, &s);
             ch += s.channels;
         }
     }
-    tni_cuda_return(columns);
     return status;
 }
 
@@ -397,15 +393,13 @@ static tn_status weigh(void *sums, const void *dy, const void *x, tn_dtype dtype
     const piece like = first_piece(c, each_place);
     piece p = like;
     int64_t ld = padded(p.images * p.places);
-    void *columns;
+    tni_cuda_scratch columns;
 
-    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(each_place * ld), &columns))
-        return failed;
-    void *outputs = after(columns, c->c * c->kh * c->kw * ld, dtype);
+    if (tn_status failed = columns.borrow(static_cast<size_t>(each_place * ld))) return failed;
+    void *outputs = after(columns.at, c->c * c->kh * c->kw * ld, dtype);
     tn_status status;
-    do status = weigh_piece(sums, dy, x, columns, outputs, dtype, c, &p);
+    do status = weigh_piece(sums, dy, x, columns.at, outputs, dtype, c, &p);
     while (status == TN_OK && next_piece(c, &like, &p));
-    tni_cuda_return(columns);
     return status;
 }
 
@@ -415,11 +409,8 @@ tn_status tni_cuda_columns_grad_weight(void *dw, const void *dy, const void *x, 
     int64_t size = c->o * (c->c / c->groups) * c->kh * c->kw;
 
     if (!tni_is_half(dtype)) return weigh(dw, dy, x, dtype, c);
-    void *sums;
-    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(4 * size), &sums)) return failed;
-    tn_status status = weigh(sums, dy, x, dtype, c);
-    tni_array to = { dw, dtype, 1, { size }, { 1 } }, from = { sums, TN_F32, 1, { size }, { 1 } };
-    if (status == TN_OK) status = copy_to(to, from);
-    tni_cuda_return(sums);
-    return status;
+    tni_cuda_scratch sums;
+    if (tn_status failed = sums.borrow(static_cast<size_t>(4 * size))) return failed;
+    if (tn_status failed = weigh(sums.at, dy, x, dtype, c)) return failed;
+    return copy_to({ dw, dtype, 1, { size }, { 1 } }, { sums.at, TN_F32, 1, { size }, { 1 } });
 }

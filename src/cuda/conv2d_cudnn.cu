@@ -93,23 +93,21 @@ static size_t bytes_of(const part *p, tn_dtype dtype)
 static tn_status run_inside(const dnn_plan *plan, tn_dtype dtype, const part *x, dnn_operand *o,
                             int n, bool *done)
 {
-    void *block;
+    tni_cuda_scratch block;
     size_t at[4] = { 0 };
 
     for (int i = 0; i < 3; i++) at[i + 1] = at[i] + bytes_of(&x[i], dtype);
-    if (tn_status failed = tni_cuda_borrow(at[3], &block)) return failed;
+    if (tn_status failed = block.borrow(at[3])) return failed;
     tni_array own[3], given[3];
-    tn_status status = TN_OK;
-    for (int i = 0; i < 3 && status == TN_OK; i++) {
-        o[i].data = static_cast<char *>(block) + at[i];
-        own[i] = array_of(static_cast<char *>(block) + at[i], dtype, x[i].size, true);
+    for (int i = 0; i < 3; i++) {
+        own[i] = array_of(block.as<char>() + at[i], dtype, x[i].size, true);
         given[i] = array_of(x[i].data, dtype, x[i].size, false);
-        if (i < 2) status = copy_to(own[i], given[i]);
+        o[i].data = own[i].data;
+        if (i < 2)
+            if (tn_status failed = copy_to(own[i], given[i])) return failed;
     }
-    if (status == TN_OK) status = tni_cudnn_run(plan, n, o, done);
-    if (status == TN_OK && *done) status = copy_to(given[2], own[2]);
-    tni_cuda_return(block);
-    return status;
+    if (tn_status failed = tni_cudnn_run(plan, n, o, done)) return failed;
+    return *done ? copy_to(given[2], own[2]) : TN_OK;
 }
 
 static tn_status run(described *d, const part *x, const void *bias, bool *done)

@@ -52,6 +52,15 @@ bool tni_cuda_made_room(cudaError_t error);
  * tni_cuda_return. */
 tn_status tni_cuda_borrow(size_t nbytes, void **block);
 void tni_cuda_return(void *block);
+/* The same, returned where the variable's scope ends; nothing if nothing was borrowed. */
+struct tni_cuda_scratch {
+    void *at = nullptr;
+    tni_cuda_scratch() = default;
+    tni_cuda_scratch(const tni_cuda_scratch &) = delete;
+    ~tni_cuda_scratch() { tni_cuda_return(at); }
+    tn_status borrow(size_t nbytes) { return tni_cuda_borrow(nbytes, &at); }
+    template <typename T> T *as() const { return static_cast<T *>(at); }
+};
 int tni_cuda_multiprocessors(void);
 
 /* The record of a bad index that kernels leave for the next point where the host waits (fault.h):

@@ -232,23 +232,21 @@ static void forget(const dnn_plan *plan)
 
 tn_status tni_cudnn_run(const dnn_plan *plan, int n, const dnn_operand *operands, bool *done)
 {
-    void *workspace;
+    tni_cuda_scratch workspace;
     dnn_descriptor pack = nullptr;
     const char *call = "cudnnBackendCreateDescriptor";
 
     *done = false;
-    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(plan->workspace), &workspace))
-        return failed;
+    if (tn_status failed = workspace.borrow(static_cast<size_t>(plan->workspace))) return failed;
     std::unique_lock<std::mutex> hold(running);
     dnn_status status = api.BackendCreateDescriptor(DNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
-    if (status == 0) status = fill(pack, n, operands, workspace, &call);
+    if (status == 0) status = fill(pack, n, operands, workspace.at, &call);
     if (status == 0) {
         call = "cudnnBackendExecute";
         status = api.BackendExecute(handle, plan->plan, pack);
     }
     if (pack) api.BackendDestroyDescriptor(pack);
     hold.unlock();
-    tni_cuda_return(workspace);
     *done = status == 0;
     if (status == 0) return TN_OK;
     if (!is_refusal(status)) return report(status, call);

@@ -13,7 +13,6 @@ struct operand {
     const void *data;
     int64_t ld, batch;
     cublasOperation_t trans; /* of the row-major matrix */
-    void *copy;              /* NULL: the caller's memory is used as it is */
 };
 
 cudaDataType_t tni_cuda_blas_type(tn_dtype dtype);

@@ -124,26 +124,25 @@ static inline tni_array once(tni_array x)
 }
 
 /* Of n arrays the short ones get f32 memory (to[i], which begins as a copy of from[i]), and the
- * first `inputs` also their values; an axis keeps stride 0. The caller returns the block. */
+ * first `inputs` also their values; an axis keeps stride 0. */
 static inline tn_status f32_copies(int n, tni_array *const *to, const tni_array *const *from,
-                                   int inputs, void **block)
+                                   int inputs, tni_cuda_scratch &block)
 {
     int64_t elements = 0;
-    tn_status status = TN_OK;
 
     for (int i = 0; i < n; i++)
         if (tni_is_half(from[i]->dtype) && from[i]->data) elements += f32_strides(to[i]);
-    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(elements) * sizeof(float), block))
+    if (tn_status failed = block.borrow(static_cast<size_t>(elements) * sizeof(float)))
         return failed;
-    float *at = static_cast<float *>(*block);
-    for (int i = 0; i < n && status == TN_OK; i++) {
+    float *at = block.as<float>();
+    for (int i = 0; i < n; i++) {
         if (to[i]->dtype == from[i]->dtype) continue;
         tni_array values = once(*from[i]), own = *to[i];
         to[i]->data = own.data = at;
         at += f32_strides(&own);
         own = once(own);
-        if (i < inputs) status = copy_to(own, values);
+        if (i < inputs)
+            if (tn_status failed = copy_to(own, values)) return failed;
     }
-    if (status != TN_OK) tni_cuda_return(*block);
-    return status;
+    return TN_OK;
 }

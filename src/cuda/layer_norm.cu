@@ -555,6 +555,7 @@ template <typename R> static tn_status layer_norm_grad(const tni_layer_norm_grad
     job.n = ln_rows(a->x, a->rows, &job.f);
     job.channels = ln_channels(a->rows, job.f);
     if (job.f == 0 && !a->rows.groups) return TN_OK;
+    tni_cuda_scratch partial;
     bool sums = job.dw.data || job.db.data;
     bool both =
         sums && job.dx.data && job.dy.half && !a->rows.groups && job.f <= ROW_IN_WARP && job.n > 0;
@@ -563,18 +564,16 @@ template <typename R> static tn_status layer_norm_grad(const tni_layer_norm_grad
         job.rows = (job.n + pieces - 1) / pieces;
         job.pieces = job.rows > 0 ? (job.n + job.rows - 1) / job.rows : 1;
         if (both || job.pieces > 1) {
-            void *block;
             size_t nbytes = static_cast<size_t>(job.pieces * 2 * job.f) * sizeof(double);
-            if (tn_status failed = tni_cuda_borrow(nbytes, &block)) return failed;
-            job.partial = static_cast<double *>(block);
+            if (tn_status failed = partial.borrow(nbytes)) return failed;
+            job.partial = partial.as<double>();
         }
     }
-    tn_status status = both || !job.dx.data || job.n == 0 ? TN_OK : ln_dx(job);
     if constexpr (sizeof(R) == sizeof(float))
-        if (both) status = ln_both(job);
-    if (status == TN_OK && sums && !both) status = ln_dw(job);
-    if (job.partial) tni_cuda_return(job.partial);
-    return status;
+        if (both) return ln_both(job);
+    if (job.dx.data && job.n > 0)
+        if (tn_status failed = ln_dx(job)) return failed;
+    return sums ? ln_dw(job) : TN_OK;
 }
 
 tn_status tni_cuda_layer_norm_grad(const tni_layer_norm_grad *a)

@@ -38,18 +38,17 @@ static tn_status in_f32(const CALL *a, tn_status (*kernel)(const CALL *), int n_
     CALL f = *a;
     const tni_array *from[MOST];
     tni_array *to[MOST];
-    void *block;
+    tni_cuda_scratch block;
 
     for (int i = 0; i < n_in + n_out; i++) { /* inputs first */
         int at = i < n_in ? n_out + i : i - n_in;
         from[i] = reinterpret_cast<const tni_array *>(a) + at;
         to[i] = reinterpret_cast<tni_array *>(&f) + at;
     }
-    if (tn_status failed = f32_copies(n_in + n_out, to, from, n_in, &block)) return failed;
+    if (tn_status failed = f32_copies(n_in + n_out, to, from, n_in, block)) return failed;
     tn_status status = kernel(&f);
     for (int i = n_in; i < n_in + n_out && status == TN_OK; i++)
         if (to[i]->dtype != from[i]->dtype) status = copy_to(*from[i], *to[i]);
-    tni_cuda_return(block);
     return status;
 }
 

@@ -68,14 +68,11 @@ template <typename R> static __global__ void random_one_to_zero(R *y, int64_t n)
 /* The last of an odd count, from a pair. */
 template <typename R> static tn_status last_normal(R *y)
 {
-    void *pair;
-    if (tn_status failed = tni_cuda_borrow(2 * sizeof(R), &pair)) return failed;
-    tn_status status = generate(static_cast<R *>(pair), 2, true);
-    if (status == TN_OK)
-        status =
-            TN_CUDA(cudaMemcpyAsync(y, pair, sizeof(R), cudaMemcpyDeviceToDevice, tni_cuda_stream));
-    tni_cuda_return(pair);
-    return status;
+    tni_cuda_scratch pair;
+    if (tn_status failed = pair.borrow(2 * sizeof(R))) return failed;
+    if (tn_status failed = generate(pair.as<R>(), 2, true)) return failed;
+    return TN_CUDA(
+        cudaMemcpyAsync(y, pair.at, sizeof(R), cudaMemcpyDeviceToDevice, tni_cuda_stream));
 }
 
 template <typename R> static tn_status fill(R *y, int64_t n, bool normal)

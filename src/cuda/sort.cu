@@ -114,10 +114,10 @@ static tn_status sort_lines(const sort_job &job, int64_t lines, uint64_t *words)
                    line_bits };
     for (int part = LOW_HALF; part <= LINE_NUMBER; part++) {
         if (bits[part] <= 0) continue;
-        tn_status status = TN_LAUNCH((sort_fill), grid, SORT_THREADS, 0, job, word, n, part);
-        if (status == TN_OK)
-            status = sort_words(&word, &other, scratch, plan, KEY_HALF, bits[part]);
-        if (status != TN_OK) return status;
+        if (tn_status failed = TN_LAUNCH((sort_fill), grid, SORT_THREADS, 0, job, word, n, part))
+            return failed;
+        if (tn_status failed = sort_words(&word, &other, scratch, plan, KEY_HALF, bits[part]))
+            return failed;
     }
     int64_t out = lines * job.k;
     return TN_LAUNCH((sort_put), row_grid(out, SORT_THREADS), SORT_THREADS, 0, job, word, out);
@@ -146,11 +146,9 @@ tn_status tni_cuda_order(const tni_order *a)
     int64_t at_once = min(all, max(SORT_AT_ONCE / job.n, INT64_C(1)));
     size_t words =
         2 * static_cast<size_t>(at_once * job.n) + sort_scratch(sort_plan_of(at_once * job.n));
-    void *block;
-    tn_status status = tni_cuda_borrow(words * sizeof(uint64_t), &block);
-    if (status != TN_OK) return status;
+    tni_cuda_scratch block;
+    tn_status status = block.borrow(words * sizeof(uint64_t));
     for (; job.before < all && status == TN_OK; job.before += at_once)
-        status = sort_lines(job, min(at_once, all - job.before), static_cast<uint64_t *>(block));
-    tni_cuda_return(block);
+        status = sort_lines(job, min(at_once, all - job.before), block.as<uint64_t>());
     return status;
 }
