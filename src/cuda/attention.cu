@@ -74,25 +74,15 @@ static __global__ void __launch_bounds__(THREADS, sizeof(R) == 4 && NC <= 4 ? 3 
     write<R, NC>(matrix_of(a.y, w.b, w.h), q0, a.t, c0, a.dv_size, y);
 }
 
-static tn_status launch_forward(attention<float> a)
-{
-    typedef float R;
-    if (a.dv_size <= 32) return LAUNCH(attention_forward, 2, a.t, a.dv_size);
-    if (a.dv_size <= 64) return LAUNCH(attention_forward, 4, a.t, a.dv_size);
-    return LAUNCH(attention_forward, 8, a.t, a.dv_size);
-}
-
-static tn_status launch_forward(attention<double> a)
-{
-    typedef double R;
-    return LAUNCH(attention_forward, 2, a.t, a.dv_size);
-}
-
 template <typename R> static tn_status forward(const tni_attention *g)
 {
     attention<R> a = plan<R>(g);
     if (a.items == 0 || a.t == 0) return TN_OK;
-    return launch_forward(a);
+    if constexpr (sizeof(R) == 4) {
+        if (a.dv_size > 64) return LAUNCH(attention_forward, 8, a.t, a.dv_size);
+        if (a.dv_size > 32) return LAUNCH(attention_forward, 4, a.t, a.dv_size);
+    }
+    return LAUNCH(attention_forward, 2, a.t, a.dv_size);
 }
 
 /* Heads too wide for the tensor cores' kernels. */

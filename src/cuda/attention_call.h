@@ -1,7 +1,5 @@
-/*
- * attention_call.h - the arguments of every attention kernel, for all types: operands, masks, the
- * work of each block; and how the host fills them in.
- */
+/* attention_call.h - the arguments of every attention kernel, for all types: operands, masks, the
+ * work of each block; and how the host fills them in. */
 #pragma once
 
 #include "cuda/mma.h"

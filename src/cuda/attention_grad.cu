@@ -145,32 +145,21 @@ static __global__ void __launch_bounds__(THREADS, sizeof(R) == 4 && NC == 2 ? 3 
     write<R, NC>(matrix_of(a.dk, w.b, w.h), s0, a.s, c0, a.d, dk);
 }
 
-static tn_status launch_dq(attention<float> a)
+template <typename R> static tn_status launch_dq(attention<R> a)
 {
-    typedef float R;
-    if (a.d <= 32) return LAUNCH(attention_dq, 2, a.t, a.d);
-    if (a.d <= 64) return LAUNCH(attention_dq, 4, a.t, a.d);
-    return LAUNCH(attention_dq, 8, a.t, a.d);
-}
-
-static tn_status launch_dq(attention<double> a)
-{
-    typedef double R;
+    if constexpr (sizeof(R) == 4) {
+        if (a.d > 64) return LAUNCH(attention_dq, 8, a.t, a.d);
+        if (a.d > 32) return LAUNCH(attention_dq, 4, a.t, a.d);
+    }
     return LAUNCH(attention_dq, 2, a.t, a.d);
 }
 
-static tn_status launch_dkv(attention<float> a)
+template <typename R> static tn_status launch_dkv(attention<R> a)
 {
-    typedef float R;
     int columns = a.d > a.dv_size ? a.d : a.dv_size;
-    if (columns <= 32) return LAUNCH(attention_dkv, 2, a.s, columns);
-    return LAUNCH(attention_dkv, 4, a.s, columns);
-}
-
-static tn_status launch_dkv(attention<double> a)
-{
-    typedef double R;
-    return LAUNCH(attention_dkv, 2, a.s, a.d > a.dv_size ? a.d : a.dv_size);
+    if constexpr (sizeof(R) == 4)
+        if (columns > 32) return LAUNCH(attention_dkv, 4, a.s, columns);
+    return LAUNCH(attention_dkv, 2, a.s, columns);
 }
 
 template <typename R> static tn_status backward(const tni_attention_grad *g)

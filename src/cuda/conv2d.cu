@@ -2,8 +2,8 @@
  * conv2d.cu - 2-D convolution: chooses the algorithm. A 1x1 kernel with stride 1 and no padding is
  * a plain product (gemm.cu); a depthwise convolution has no product in it and is computed directly
  * (depthwise.cu); all others go through cuDNN where it is installed (conv2d_cudnn.cu), else through
- * columns and cuBLAS (conv2d_columns.cu). Every sum has a
- * fixed order: repeats give the same bits.
+ * columns and cuBLAS (conv2d_columns.cu). Every sum has a fixed order: repeats give the same
+ * bits.
  */
 #include "cuda/conv2d.h"
 #include "cuda/cudnn.h"
@@ -64,11 +64,8 @@ template <typename R> static tn_status add_bias(R *y, const R *bias, const tni_c
 /* y = bias (if any), to which products then add. */
 static tn_status start(void *y, const void *bias, tn_dtype dtype, const tni_conv2d_sizes *c)
 {
-    if (bias)
-        if (tn_status failed =
-                TN_FLOATING(dtype, add_bias(static_cast<R *>(y), static_cast<const R *>(bias), c)))
-            return failed;
-    return TN_OK;
+    if (!bias) return TN_OK;
+    return TN_FLOATING(dtype, add_bias(static_cast<R *>(y), static_cast<const R *>(bias), c));
 }
 
 /* ---- slots ----------------------------------------------------------------------------------- */

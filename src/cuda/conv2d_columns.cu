@@ -41,9 +41,7 @@ template <typename U> struct unrolling {
     small_divisor kernel, kw, places, out_w;
 };
 
-template <typename U> struct alignas(16) sixteen {
-    U v[16 / sizeof(U)];
-};
+template <typename U> using sixteen = several<U, 16 / sizeof(U)>;
 
 template <typename U>
 static __global__ void __launch_bounds__(BLOCK) conv_unroll(const __grid_constant__ unrolling<U> g)

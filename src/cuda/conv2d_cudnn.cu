@@ -33,27 +33,13 @@ static tn_status plan_for(const described *d, const dnn_plan **plan)
 {
     const tni_conv2d_sizes *c = &d->sizes;
     dnn_key key = {};
-    for (int64_t v : { static_cast<int64_t>(3 + d->pass),
-                       static_cast<int64_t>(d->dtype),
-                       static_cast<int64_t>(d->bias),
-                       static_cast<int64_t>(d->inside),
-                       c->n,
-                       c->groups,
-                       c->c,
-                       c->h,
-                       c->w,
-                       c->o,
-                       c->kh,
-                       c->kw,
-                       c->oh,
-                       c->ow,
-                       c->stride[0],
-                       c->stride[1],
-                       c->padding[0],
-                       c->padding[1],
-                       c->dilation[0],
-                       c->dilation[1] })
-        dnn_add(&key, v);
+    const int64_t numbers[] = {
+        3 + d->pass, d->dtype, d->bias, d->inside, c->n,  c->groups, c->c,
+        c->h,        c->w,     c->o,    c->kh,     c->kw, c->oh,     c->ow
+    };
+    for (int64_t v : numbers) dnn_add(&key, v);
+    for (const int64_t *pair : { c->stride, c->padding, c->dilation })
+        for (int i = 0; i < 2; i++) dnn_add(&key, pair[i]);
     const dnn_request want = { &key, describe, d };
     return tni_cudnn_plan(&want, plan);
 }

@@ -1,7 +1,5 @@
-/*
- * ctc.cu - connectionist temporal classification (tensor/cpu/real/ctc.c has the formulas): a block
- * for each sequence, whose threads share its states, step by step.
- */
+/* ctc.cu - connectionist temporal classification (tensor/cpu/real/ctc.c has the formulas): a block
+ * for each sequence, whose threads share its states, step by step. */
 #include "cuda/rows.h"
 
 /* A sequence: state j's class is id(j). */

@@ -242,11 +242,16 @@ static tn_status ready()
     return made ? TN_OK : make_device();
 }
 
-tn_status tni_cuda_stream_for(void **stream)
+/* For what is not captured: what it is, and what to want instead. */
+static tn_status ready_outside(const char *does, const char *want)
 {
     if (tn_status failed = ready()) return failed;
-    if (tn_status failed = tni_cuda_not_captured("ranks exchange numbers", "it outside"))
-        return failed;
+    return tni_cuda_not_captured(does, want);
+}
+
+tn_status tni_cuda_stream_for(void **stream)
+{
+    if (tn_status failed = ready_outside("ranks exchange numbers", "it outside")) return failed;
     *stream = tni_cuda_stream;
     return TN_OK;
 }
@@ -345,8 +350,7 @@ static tn_status out_of_memory(size_t nbytes)
     cudaGetLastError();
     return tni_cuda_host->fail(TN_E_NOMEM,
                                "cuda: out of memory: want %zu bytes, %" PRId64
-                               " are in use, %zu of "
-                               "%zu are free",
+                               " are in use, %zu of %zu are free",
                                nbytes, static_cast<long long>(in_use.load()), free, total);
 }
 
@@ -447,8 +451,7 @@ void tni_cuda_memory_reset_peak(void)
 
 tn_status tni_cuda_memory_trim(void)
 {
-    if (tn_status failed = ready()) return failed;
-    if (tn_status failed = tni_cuda_not_captured("memory is trimmed", "it done before or after"))
+    if (tn_status failed = ready_outside("memory is trimmed", "it done before or after"))
         return failed;
     return trim();
 }
@@ -503,9 +506,8 @@ tn_status tni_cuda_upload(void *device, const void *host, size_t nbytes)
     const char *from = static_cast<const char *>(host);
 
     if (nbytes == 0) return TN_OK;
-    if (tn_status failed = ready()) return failed;
     if (tn_status failed =
-            tni_cuda_not_captured("data comes from the host", "it as an input of tn_capture_run"))
+            ready_outside("data comes from the host", "it as an input of tn_capture_run"))
         return failed;
     if (tni_cuda_was_ahead(device, host, nbytes)) return TN_OK;
     std::lock_guard<std::mutex> hold(uploading);
@@ -561,8 +563,7 @@ static tn_status make_bounce()
 tn_status tni_cuda_download(void *host, const void *device, size_t nbytes)
 {
     if (nbytes == 0) return TN_OK;
-    if (tn_status failed = ready()) return failed;
-    if (tn_status failed = tni_cuda_not_captured("a value is read", "it read after tn_capture_run"))
+    if (tn_status failed = ready_outside("a value is read", "it read after tn_capture_run"))
         return failed;
     std::lock_guard<std::mutex> hold(downloading);
     if (tn_status failed = make_bounce()) return failed;
@@ -577,9 +578,7 @@ tn_status tni_cuda_download(void *host, const void *device, size_t nbytes)
 
 tn_status tni_cuda_synchronize(void)
 {
-    if (tn_status failed = ready()) return failed;
-    if (tn_status failed =
-            tni_cuda_not_captured("the host waits", "it to wait after tn_capture_run"))
+    if (tn_status failed = ready_outside("the host waits", "it to wait after tn_capture_run"))
         return failed;
     std::lock_guard<std::mutex> hold(downloading);
     if (tn_status failed = make_bounce()) return failed;

@@ -1,7 +1,5 @@
-/*
- * gemm.h - matrix products inside the module: operands for cuBLAS, products with a result wider
- * than their operands, products with an epilogue.
- */
+/* gemm.h - matrix products inside the module: operands for cuBLAS, products with a result wider
+ * than their operands, products with an epilogue. */
 #pragma once
 
 #include <mutex>

@@ -95,6 +95,19 @@ struct product {
     cublasLtMatrixLayoutOpaque_t a, b, c; /* row-major A, B, C */
 };
 
+template <typename T>
+static tn_status set(product *p, cublasLtMatmulDescAttributes_t name, const T &value)
+{
+    return TN_BLAS(cublasLtMatmulDescSetAttribute(&p->what, name, &value, sizeof value));
+}
+
+template <typename T>
+static tn_status set(cublasLtMatmulPreferenceOpaque_t *want,
+                     cublasLtMatmulPreferenceAttributes_t name, const T &value)
+{
+    return TN_BLAS(cublasLtMatmulPreferenceSetAttribute(want, name, &value, sizeof value));
+}
+
 static tn_status describe_sum(product *p, const shape *s, const void *bias)
 {
     cublasLtEpilogue_t epilogue = static_cast<cublasLtEpilogue_t>(s->epilogue);
@@ -102,17 +115,10 @@ static tn_status describe_sum(product *p, const shape *s, const void *bias)
 
     if (tn_status failed = TN_BLAS(cublasLtMatmulDescInit(&p->what, compute, CUDA_R_32F)))
         return failed;
-    if (tn_status failed = TN_BLAS(cublasLtMatmulDescSetAttribute(
-            &p->what, CUBLASLT_MATMUL_DESC_TRANSA, &s->trans_b, sizeof s->trans_b)))
-        return failed;
-    if (tn_status failed = TN_BLAS(cublasLtMatmulDescSetAttribute(
-            &p->what, CUBLASLT_MATMUL_DESC_TRANSB, &s->trans_a, sizeof s->trans_a)))
-        return failed;
-    if (tn_status failed = TN_BLAS(cublasLtMatmulDescSetAttribute(
-            &p->what, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue)))
-        return failed;
-    return TN_BLAS(cublasLtMatmulDescSetAttribute(&p->what, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                                  &bias, sizeof bias));
+    if (tn_status failed = set(p, CUBLASLT_MATMUL_DESC_TRANSA, s->trans_b)) return failed;
+    if (tn_status failed = set(p, CUBLASLT_MATMUL_DESC_TRANSB, s->trans_a)) return failed;
+    if (tn_status failed = set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue)) return failed;
+    return set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
 }
 
 static tn_status describe(product *p, const shape *s, const void *bias)
@@ -151,16 +157,11 @@ static tn_status describe_wish(cublasLtMatmulPreferenceOpaque_t *want, const sha
 
     tni_cuda_blas_workspace(&most);
     if (tn_status failed = TN_BLAS(cublasLtMatmulPreferenceInit(want))) return failed;
-    if (tn_status failed = TN_BLAS(cublasLtMatmulPreferenceSetAttribute(
-            want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most)))
-        return failed;
-    if (tn_status failed = TN_BLAS(cublasLtMatmulPreferenceSetAttribute(
-            want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums)))
+    if (tn_status failed = set(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, most)) return failed;
+    if (tn_status failed = set(want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, sums))
         return failed;
     for (const auto &a : aligned)
-        if (tn_status failed = TN_BLAS(
-                cublasLtMatmulPreferenceSetAttribute(want, a.name, &a.bytes, sizeof a.bytes)))
-            return failed;
+        if (tn_status failed = set(want, a.name, a.bytes)) return failed;
     return TN_OK;
 }
 

@@ -1,6 +1,4 @@
-/*
- * half.h - bf16 and f16 as element types of kernels: storage only, the arithmetic is in f32.
- */
+/* half.h - bf16 and f16 as element types of kernels: storage only, the arithmetic is in f32. */
 #pragma once
 
 #include "cuda/cuda.h"
@@ -85,21 +83,11 @@ static inline tn_status check_floating(const char *name, tn_dtype dtype)
 /* Runs `call` with the C++ type R of a floating dtype; TN_E_DTYPE for others. */
 #define TN_FLOATING(dtype, call)                                                                   \
     [&, function = __func__]() -> tn_status {                                                      \
-        if ((dtype) == TN_F32) {                                                                   \
-            typedef float R;                                                                       \
-            return call;                                                                           \
-        } else if ((dtype) == TN_F64) {                                                            \
-            typedef double R;                                                                      \
-            return call;                                                                           \
-        } else if ((dtype) == TN_BF16) {                                                           \
-            typedef bf16 R;                                                                        \
-            return call;                                                                           \
-        } else if ((dtype) == TN_F16) {                                                            \
-            typedef f16 R;                                                                         \
-            return call;                                                                           \
-        } else {                                                                                   \
-            return check_floating(function, dtype);                                                \
-        }                                                                                          \
+        if ((dtype) == TN_F32) TN_WITH(float, call)                                                \
+        if ((dtype) == TN_F64) TN_WITH(double, call)                                               \
+        if ((dtype) == TN_BF16) TN_WITH(bf16, call)                                                \
+        if ((dtype) == TN_F16) TN_WITH(f16, call)                                                  \
+        return check_floating(function, dtype);                                                    \
     }()
 
 /* ---- f32 kernels on copies, where there are none for bf16 and f16 ---------------------------- */

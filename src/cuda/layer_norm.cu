@@ -182,6 +182,11 @@ static inline bool ln_whole(int64_t f, std::initializer_list<ln_array<R>> arrays
     return bits % 16 == 0;
 }
 
+/* A kernel whose warps take whole rows, by sixteen bytes if these are `whole`. */
+#define LN_LAUNCH(kernel)                                                                          \
+    ROW_ITEMS(job.f, whole ? TN_LAUNCH((kernel<R, K, ln_wide<R, K>>), blocks, ROW_THREADS, 0, job) \
+                           : TN_LAUNCH((kernel<R, K, 1>), blocks, ROW_THREADS, 0, job))
+
 template <typename R, int K, int V> static __global__ void layer_norm_warp(ln_job<R> job)
 {
     int lane = threadIdx.x % 32, f = static_cast<int>(job.f);
@@ -264,10 +269,7 @@ template <typename R> static tn_status layer_norm(const tni_layer_norm *a)
         return TN_LAUNCH((layer_norm_block<R>), row_grid(job.n, 1), ROW_BLOCK, 0, job);
     unsigned blocks = row_grid(job.n, ROW_WARPS);
     bool whole = ln_whole(job.f, { job.y, job.x, job.w, job.b });
-    return ROW_ITEMS(
-        job.f, whole
-                   ? TN_LAUNCH((layer_norm_warp<R, K, ln_wide<R, K>>), blocks, ROW_THREADS, 0, job)
-                   : TN_LAUNCH((layer_norm_warp<R, K, 1>), blocks, ROW_THREADS, 0, job));
+    return LN_LAUNCH(layer_norm_warp);
 }
 
 tn_status tni_cuda_layer_norm(const tni_layer_norm *a)
@@ -507,10 +509,7 @@ template <typename R> static tn_status ln_dx(const lng_job<R> &job)
         return TN_LAUNCH((layer_norm_dx_block<R>), row_grid(job.n, 1), ROW_BLOCK, 0, job);
     unsigned blocks = row_grid(job.n, ROW_WARPS);
     bool whole = ln_whole(job.f, { job.dx, job.dy, job.x, job.w });
-    return ROW_ITEMS(
-        job.f,
-        whole ? TN_LAUNCH((layer_norm_dx_warp<R, K, ln_wide<R, K>>), blocks, ROW_THREADS, 0, job)
-              : TN_LAUNCH((layer_norm_dx_warp<R, K, 1>), blocks, ROW_THREADS, 0, job));
+    return LN_LAUNCH(layer_norm_dx_warp);
 }
 
 /* dx, dw and db with the rows read once; of f32 alone. */
@@ -519,11 +518,7 @@ static tn_status ln_both(const lng_job<float> &job)
     typedef float R;
     unsigned blocks = static_cast<unsigned>(job.pieces);
     bool whole = ln_whole<R>(job.f, { job.dx, job.dy, job.x, job.w });
-    tn_status status = ROW_ITEMS(
-        job.f,
-        whole ? TN_LAUNCH((layer_norm_grad_warp<R, K, ln_wide<R, K>>), blocks, ROW_THREADS, 0, job)
-              : TN_LAUNCH((layer_norm_grad_warp<R, K, 1>), blocks, ROW_THREADS, 0, job));
-    if (status != TN_OK) return status;
+    if (tn_status failed = LN_LAUNCH(layer_norm_grad_warp)) return failed;
     return TN_LAUNCH((layer_norm_dw_finish<R>), static_cast<unsigned>((job.f + 31) / 32),
                      32 * LN_ROWS, 0, job);
 }
@@ -540,9 +535,7 @@ static int64_t ln_both_pieces(int64_t n)
 static int64_t ln_pieces(int64_t n, int64_t f)
 {
     int64_t wanted = 8LL * tni_cuda_multiprocessors() / ((f + 31) / 32);
-    int64_t most = n / 64;
-    int64_t pieces = wanted < most ? wanted : most;
-    return pieces < 1 ? 1 : pieces;
+    return max(INT64_C(1), min(wanted, n / 64));
 }
 
 template <typename R> static tn_status layer_norm_grad(const tni_layer_norm_grad *a)

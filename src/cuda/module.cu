@@ -1,7 +1,5 @@
-/*
- * module.cu - the CUDA module's entry point: finds devices and returns the table of kernels.
- * Nothing is created on the device before the first tensor.
- */
+/* module.cu - the CUDA module's entry point: finds devices and returns the table of kernels.
+ * Nothing is created on the device before the first tensor. */
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -13,7 +13,7 @@
 
 #include "cuda/capture.h"
 #include "cuda/fault.h"
-#include "cuda/rows.h"
+#include "cuda/elements.h"
 #include "cuda/half.h"
 
 #define REAL float
@@ -74,10 +74,6 @@ template <bool TOWARDS> struct lerp_rule {
 };
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
-
-template <typename R> struct alignas(sizeof(R) < 4 ? 4 * sizeof(R) : 16) four {
-    R v[4];
-};
 
 /* Four elements of type E, in the type that they compute in. */
 template <typename E>

@@ -48,11 +48,7 @@ static __device__ __forceinline__ double finite_part(double center)
     return center - center == 0.0 ? center : 0.0;
 }
 
-static __device__ __forceinline__ double plus(double a, double b)
-{
-    return a + b;
-}
-static __device__ __forceinline__ float plus(float a, float b)
+template <class A> static __device__ __forceinline__ A plus(A a, A b)
 {
     return a + b;
 }
@@ -224,10 +220,7 @@ struct put_result {
 __global__ void reduce_finish(const __grid_constant__ put_result put, const double *sum,
                               const double *center, const double *scale, double power, void *factor)
 {
-    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-
-    for (int64_t o = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; o < put.at.numel;
-         o += step) {
+    for (int64_t step = grid_threads(), o = grid_thread(); o < put.at.numel; o += step) {
         double base = center ? finite_part(center[o]) : 0, rest = center ? log(sum[o]) : 0;
         put.put(o, center ? rest + base : pow(sum[o], power) / scale[o]);
         if (!factor) continue;

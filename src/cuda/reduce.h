@@ -154,10 +154,7 @@ static __device__ __forceinline__ typename W::all take_share(const W &way, const
 template <class W, class P>
 __global__ void reduce_threads(const __grid_constant__ reduce_axes r, const W way, const P put)
 {
-    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-
-    for (int64_t o = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; o < r.kept.numel;
-         o += step) {
+    for (int64_t step = grid_threads(), o = grid_thread(); o < r.kept.numel; o += step) {
         int64_t at[1];
         locate(r.kept, o, at);
         W mine = way.at(o);

@@ -76,9 +76,7 @@ enum { LOW_HALF, HIGH_HALF, LINE_NUMBER };
 static __global__ void sort_fill(const __grid_constant__ sort_job job, uint64_t *word, int64_t n,
                                  int part)
 {
-    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-    for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
-         i += step) {
+    for (int64_t step = grid_threads(), i = grid_thread(); i < n; i += step) {
         int64_t at[2];
         uint64_t position = part == LOW_HALF ? static_cast<uint64_t>(i) : word[i] & 0xffffffffu;
         int64_t where = static_cast<int64_t>(position);
@@ -91,9 +89,7 @@ static __global__ void sort_fill(const __grid_constant__ sort_job job, uint64_t 
 static __global__ void sort_put(const __grid_constant__ sort_job job, const uint64_t *word,
                                 int64_t n)
 {
-    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-    for (int64_t e = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; e < n;
-         e += step) {
+    for (int64_t step = grid_threads(), e = grid_thread(); e < n; e += step) {
         int64_t line = e / job.k, r = e - line * job.k, at[2];
         int64_t position = static_cast<int64_t>(word[line * job.n + r] & 0xffffffffu);
         locate(job.lines, job.before + line, at);
