@@ -6,8 +6,8 @@
  *
  *     gpt2                           GPT-2: Radford et al. (2019)
  *     llama, qwen2, qwen3            rotary positions (default, linear, llama3, yarn), RMSNorm and
- *                                    gated layers: Touvron et al. (2023), grouped queries: Ainslie et
- *                                    al. (2023); SmolLM2 is a llama
+ *                                    gated layers: Touvron et al. (2023), grouped queries: Ainslie
+ *                                    et al. (2023); SmolLM2 is a llama
  *     bert                           BERT, an encoder: Devlin et al. (2019); MiniLM is one
  *
  * Everything in config.json that changes results is honoured, or refused by the key's name

@@ -74,25 +74,15 @@ static __global__ void __launch_bounds__(THREADS, sizeof(R) == 4 && NC <= 4 ? 3 
     write<R, NC>(matrix_of(a.y, w.b, w.h), q0, a.t, c0, a.dv_size, y);
 }
 
-static tn_status launch_forward(attention<float> a)
-{
-    typedef float R;
-    if (a.dv_size <= 32) return LAUNCH(attention_forward, 2, a.t, a.dv_size);
-    if (a.dv_size <= 64) return LAUNCH(attention_forward, 4, a.t, a.dv_size);
-    return LAUNCH(attention_forward, 8, a.t, a.dv_size);
-}
-
-static tn_status launch_forward(attention<double> a)
-{
-    typedef double R;
-    return LAUNCH(attention_forward, 2, a.t, a.dv_size);
-}
-
 template <typename R> static tn_status forward(const tni_attention *g)
 {
     attention<R> a = plan<R>(g);
     if (a.items == 0 || a.t == 0) return TN_OK;
-    return launch_forward(a);
+    if constexpr (sizeof(R) == 4) {
+        if (a.dv_size > 64) return LAUNCH(attention_forward, 8, a.t, a.dv_size);
+        if (a.dv_size > 32) return LAUNCH(attention_forward, 4, a.t, a.dv_size);
+    }
+    return LAUNCH(attention_forward, 2, a.t, a.dv_size);
 }
 
 /* Heads too wide for the tensor cores' kernels. */
@@ -101,20 +91,18 @@ static tn_status in_f32(const tni_attention *g)
     tni_attention f = *g;
     const tni_array *from[] = { &g->q, &g->k, &g->v, &g->mask, &g->y };
     tni_array *to[] = { &f.q, &f.k, &f.v, &f.mask, &f.y };
-    void *block;
+    tni_cuda_scratch block;
 
-    if (tn_status failed = f32_copies(5, to, from, 4, &block); failed != TN_OK) return failed;
-    tn_status status = forward<float>(&f);
-    if (status == TN_OK) status = copy_to(g->y, f.y);
-    tni_cuda_return(block);
-    return status;
+    if (tn_status failed = f32_copies(5, to, from, 4, block)) return failed;
+    if (tn_status failed = forward<float>(&f)) return failed;
+    return copy_to(g->y, f.y);
 }
 
 tn_status tni_cuda_attention(const tni_attention *a)
 {
     bool done;
 
-    if (tn_status failed = fits(a); failed != TN_OK) return failed;
+    if (tn_status failed = fits(a)) return failed;
     if (tn_status failed = tni_cudnn_attention(a, &done); failed != TN_OK || done) return failed;
     if (tni_is_half(a->q.dtype)) return has_wide_heads(a) ? in_f32(a) : tni_cuda_half_attention(a);
     return TN_REAL(a->q.dtype, forward<R>(a));

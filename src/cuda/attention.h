@@ -238,8 +238,7 @@ template <typename R> static __device__ __forceinline__ R columns_sum(R x)
 #define LAUNCH(kernel, NC, rows, columns)                                                          \
     [&]() -> tn_status {                                                                           \
         unsigned blocks;                                                                           \
-        if (tn_status failed = cut(&a, rows, TILE, columns, TILE_COLUMNS * NC, &blocks);           \
-            failed != TN_OK)                                                                       \
+        if (tn_status failed = cut(&a, rows, TILE, columns, TILE_COLUMNS * NC, &blocks))           \
             return failed;                                                                         \
         return TN_LAUNCH((kernel<R, NC>), blocks, THREADS, 0, a);                                  \
     }()

@@ -1,7 +1,5 @@
-/*
- * attention_call.h - the arguments of every attention kernel, for all types: operands, masks, the
- * work of each block; and how the host fills them in.
- */
+/* attention_call.h - the arguments of every attention kernel, for all types: operands, masks, the
+ * work of each block; and how the host fills them in. */
 #pragma once
 
 #include "cuda/mma.h"
@@ -151,6 +149,22 @@ template <typename R> static attention<R> plan(const tni_attention *g)
     a.d = (int)g->q.size[3];
     a.dv_size = (int)g->v.size[3];
     return a;
+}
+
+/* The same for gradients, with memory for delta where there are rows. */
+template <typename R>
+static tn_status plan_grad(const tni_attention_grad *g, attention<R> *a, tni_cuda_scratch *delta)
+{
+    *a = plan<R>(&g->of);
+    a->dy = operand_of<R>(&g->dy);
+    a->dq = operand_of<R>(&g->dq);
+    a->dk = operand_of<R>(&g->dk);
+    a->dv = operand_of<R>(&g->dv);
+    const size_t rows = (size_t)a->items * (size_t)a->t;
+    if (rows > 0)
+        if (tn_status failed = delta->borrow(rows * sizeof(sum_of<R>))) return failed;
+    a->delta = delta->as<sum_of<R>>();
+    return TN_OK;
 }
 
 static inline tn_status fits(const tni_attention *g)

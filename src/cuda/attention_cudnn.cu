@@ -100,7 +100,7 @@ static bool fits_call(const tni_attention *a)
 
 /* Scratch of a call, in one block: the mask as numbers, and two rows of f32. */
 struct scratch {
-    void *block;
+    tni_cuda_scratch block;
     tni_array bias; /* data NULL: no mask */
     float *sums, *delta;
 };
@@ -132,17 +132,12 @@ static tn_status borrow(const tni_attention *a, scratch *s)
         s->bias = bias_of(a);
         bias = s->bias.size[0] * s->bias.stride[0] * 2;
     }
-    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(2 * each + bias), &s->block);
-        failed != TN_OK)
-        return failed;
-    s->sums = static_cast<float *>(s->block);
+    if (tn_status failed = s->block.borrow(static_cast<size_t>(2 * each + bias))) return failed;
+    s->sums = s->block.as<float>();
     s->delta = s->sums + each / 4;
     if (!a->mask.data) return TN_OK;
     s->bias.data = s->delta + each / 4;
-    tn_status status =
-        a->q.dtype == TN_BF16 ? fill_bias<bf16>(a, &s->bias) : fill_bias<f16>(a, &s->bias);
-    if (status != TN_OK) tni_cuda_return(s->block);
-    return status;
+    return a->q.dtype == TN_BF16 ? fill_bias<bf16>(a, &s->bias) : fill_bias<f16>(a, &s->bias);
 }
 
 struct described {
@@ -198,7 +193,7 @@ static tn_status forward(const tni_attention *a, const dnn_plan *plan, const scr
     if (wanted) o[n++] = dnn_operand{ DNN_LOG_SUM, sums };
     if (a->mask.data) o[n++] = dnn_operand{ DNN_BIAS, s->bias.data };
     if (a->causal) o[n++] = dnn_operand{ DNN_LOWEST, &least };
-    if (tn_status failed = tni_cudnn_run(plan, n, o, done); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cudnn_run(plan, n, o, done)) return failed;
     if (!*done || !wanted) return TN_OK;
     return a->q.dtype == TN_BF16 ? finish<bf16>(a, sums) : finish<f16>(a, sums);
 }
@@ -213,10 +208,8 @@ tn_status tni_cudnn_attention(const tni_attention *a, bool *done)
     if (!fits_call(a)) return TN_OK;
     if (tn_status failed = tni_cudnn_ready(&cc); failed != TN_OK || cc < 90) return failed;
     if (tn_status failed = plan_for(a, nullptr, &plan); failed != TN_OK || !plan) return failed;
-    if (tn_status failed = borrow(a, &s); failed != TN_OK) return failed;
-    tn_status status = forward(a, plan, &s, done);
-    tni_cuda_return(s.block);
-    return status;
+    if (tn_status failed = borrow(a, &s)) return failed;
+    return forward(a, plan, &s, done);
 }
 
 static tn_status backward(const tni_attention_grad *g, const dnn_plan *plan, const scratch *s,
@@ -236,8 +229,7 @@ static tn_status backward(const tni_attention_grad *g, const dnn_plan *plan, con
     if (tn_status failed =
             TN_LAUNCH((attention_log_sums), blocks(rows), BLOCK, 0, s->sums,
                       static_cast<const float *>(a->top.data),
-                      static_cast<const float *>(a->share.data), a->mask.data ? 1.0f : scale, rows);
-        failed != TN_OK)
+                      static_cast<const float *>(a->share.data), a->mask.data ? 1.0f : scale, rows))
         return failed;
     return tni_cudnn_run(plan, n, o, done);
 }
@@ -254,8 +246,6 @@ tn_status tni_cudnn_attention_grad(const tni_attention_grad *g, bool *done)
         if (!fits_array(x)) return TN_OK;
     if (tn_status failed = tni_cudnn_ready(&cc); failed != TN_OK || cc / 10 != 9) return failed;
     if (tn_status failed = plan_for(&g->of, g, &plan); failed != TN_OK || !plan) return failed;
-    if (tn_status failed = borrow(&g->of, &s); failed != TN_OK) return failed;
-    tn_status status = backward(g, plan, &s, done);
-    tni_cuda_return(s.block);
-    return status;
+    if (tn_status failed = borrow(&g->of, &s)) return failed;
+    return backward(g, plan, &s, done);
 }

@@ -145,57 +145,39 @@ static __global__ void __launch_bounds__(THREADS, sizeof(R) == 4 && NC == 2 ? 3 
     write<R, NC>(matrix_of(a.dk, w.b, w.h), s0, a.s, c0, a.d, dk);
 }
 
-static tn_status launch_dq(attention<float> a)
+template <typename R> static tn_status launch_dq(attention<R> a)
 {
-    typedef float R;
-    if (a.d <= 32) return LAUNCH(attention_dq, 2, a.t, a.d);
-    if (a.d <= 64) return LAUNCH(attention_dq, 4, a.t, a.d);
-    return LAUNCH(attention_dq, 8, a.t, a.d);
-}
-
-static tn_status launch_dq(attention<double> a)
-{
-    typedef double R;
+    if constexpr (sizeof(R) == 4) {
+        if (a.d > 64) return LAUNCH(attention_dq, 8, a.t, a.d);
+        if (a.d > 32) return LAUNCH(attention_dq, 4, a.t, a.d);
+    }
     return LAUNCH(attention_dq, 2, a.t, a.d);
 }
 
-static tn_status launch_dkv(attention<float> a)
+template <typename R> static tn_status launch_dkv(attention<R> a)
 {
-    typedef float R;
     int columns = a.d > a.dv_size ? a.d : a.dv_size;
-    if (columns <= 32) return LAUNCH(attention_dkv, 2, a.s, columns);
-    return LAUNCH(attention_dkv, 4, a.s, columns);
-}
-
-static tn_status launch_dkv(attention<double> a)
-{
-    typedef double R;
-    return LAUNCH(attention_dkv, 2, a.s, a.d > a.dv_size ? a.d : a.dv_size);
+    if constexpr (sizeof(R) == 4)
+        if (columns > 32) return LAUNCH(attention_dkv, 4, a.s, columns);
+    return LAUNCH(attention_dkv, 2, a.s, columns);
 }
 
 template <typename R> static tn_status backward(const tni_attention_grad *g)
 {
-    attention<R> a = plan<R>(&g->of);
-    void *delta = nullptr;
-    tn_status status = TN_OK;
+    tni_cuda_scratch delta;
+    attention<R> a;
 
-    a.dy = operand_of<R>(&g->dy);
-    a.dq = operand_of<R>(&g->dq);
-    a.dk = operand_of<R>(&g->dk);
-    a.dv = operand_of<R>(&g->dv);
+    if (tn_status failed = plan_grad(g, &a, &delta)) return failed;
     if (a.items == 0) return TN_OK;
     if (a.t > 0) {
-        if (tn_status failed = tni_cuda_borrow((size_t)a.items * (size_t)a.t * sizeof(R), &delta);
-            failed != TN_OK)
+        if (tn_status failed =
+                TN_LAUNCH((attention_delta<R>), tni_cuda_blocks(a.items * a.t, THREADS / 32, 65535),
+                          THREADS, 0, a))
             return failed;
-        a.delta = static_cast<R *>(delta);
-        status = TN_LAUNCH((attention_delta<R>),
-                           tni_cuda_blocks(a.items * a.t, THREADS / 32, 65535), THREADS, 0, a);
-        if (status == TN_OK && a.d > 0) status = launch_dq(a);
+        if (a.d > 0)
+            if (tn_status failed = launch_dq(a)) return failed;
     }
-    if (status == TN_OK && a.s > 0 && (a.d > 0 || a.dv_size > 0)) status = launch_dkv(a);
-    if (delta) tni_cuda_return(delta);
-    return status;
+    return a.s > 0 && (a.d > 0 || a.dv_size > 0) ? launch_dkv(a) : TN_OK;
 }
 
 static tn_status backward_in_f32(const tni_attention_grad *g)
@@ -206,12 +188,11 @@ static tn_status backward_in_f32(const tni_attention_grad *g)
     tni_array *to[] = {
         &f.of.q, &f.of.k, &f.of.v, &f.of.y, &f.of.mask, &f.dy, &f.dq, &f.dk, &f.dv
     };
-    void *block;
+    tni_cuda_scratch block;
 
-    if (tn_status failed = f32_copies(9, to, from, 6, &block); failed != TN_OK) return failed;
+    if (tn_status failed = f32_copies(9, to, from, 6, block)) return failed;
     tn_status status = backward<float>(&f);
     for (int i = 6; i < 9 && status == TN_OK; i++) status = copy_to(*from[i], *to[i]);
-    tni_cuda_return(block);
     return status;
 }
 
@@ -219,7 +200,7 @@ tn_status tni_cuda_attention_grad(const tni_attention_grad *a)
 {
     bool done;
 
-    if (tn_status failed = fits(&a->of); failed != TN_OK) return failed;
+    if (tn_status failed = fits(&a->of)) return failed;
     if (tn_status failed = tni_cudnn_attention_grad(a, &done); failed != TN_OK || done)
         return failed;
     if (tni_is_half(a->of.q.dtype))

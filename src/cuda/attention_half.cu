@@ -66,7 +66,7 @@ template <typename E, int C, bool MASKED> static tn_status launch(attention<E> a
 {
     constexpr int BYTES = 2 * forward_tiles<C, MASKED>::elements;
     unsigned blocks;
-    if (tn_status failed = cut(&a, a.t, QUERIES, 1, 1, &blocks); failed != TN_OK) return failed;
+    if (tn_status failed = cut(&a, a.t, QUERIES, 1, 1, &blocks)) return failed;
     return LAUNCH_LARGE((attention_half_forward<E, C, MASKED>), blocks, BYTES, a);
 }
 

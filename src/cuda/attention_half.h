@@ -231,8 +231,7 @@ template <typename E> static int columns_of(const attention<E> &a)
     [&]() -> tn_status {                                                                           \
         static_assert((bytes) <= MOST_SHARED, "a tile that not every GPU has room for");           \
         if (tn_status failed = TN_CUDA(cudaFuncSetAttribute(                                       \
-                kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)));               \
-            failed != TN_OK)                                                                       \
+                kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))))               \
             return failed;                                                                         \
         return TN_LAUNCH(kernel, blocks, THREADS, bytes, a);                                       \
     }()

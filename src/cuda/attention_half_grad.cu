@@ -184,16 +184,14 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_half_dkv(attentio
 template <typename E, int C, bool MASKED> static tn_status launch_dq(attention<E> a)
 {
     unsigned blocks;
-    if (tn_status failed = cut(&a, a.t, grad_tiles<C>::rows, 1, 1, &blocks); failed != TN_OK)
-        return failed;
+    if (tn_status failed = cut(&a, a.t, grad_tiles<C>::rows, 1, 1, &blocks)) return failed;
     return LAUNCH_LARGE((attention_half_dq<E, C, MASKED>), blocks, 2 * grad_tiles<C>::elements, a);
 }
 
 template <typename E, int C, bool MASKED> static tn_status launch_dkv(attention<E> a)
 {
     unsigned blocks;
-    if (tn_status failed = cut(&a, a.s, grad_tiles<C>::rows, 1, 1, &blocks); failed != TN_OK)
-        return failed;
+    if (tn_status failed = cut(&a, a.s, grad_tiles<C>::rows, 1, 1, &blocks)) return failed;
     return LAUNCH_LARGE((attention_half_dkv<E, C, MASKED>), blocks, 2 * grad_tiles<C>::elements, a);
 }
 
@@ -211,28 +209,19 @@ template <typename E> static tn_status keys_grad(const attention<E> &a)
 
 template <typename E> static tn_status backward(const tni_attention_grad *g)
 {
-    attention<E> a = plan<E>(&g->of);
-    void *delta = nullptr;
-    tn_status status = TN_OK;
+    tni_cuda_scratch delta;
+    attention<E> a;
 
-    a.dy = operand_of<E>(&g->dy);
-    a.dq = operand_of<E>(&g->dq);
-    a.dk = operand_of<E>(&g->dk);
-    a.dv = operand_of<E>(&g->dv);
+    if (tn_status failed = plan_grad(g, &a, &delta)) return failed;
     if (a.items == 0) return TN_OK;
     if (a.t > 0) {
         if (tn_status failed =
-                tni_cuda_borrow((size_t)a.items * (size_t)a.t * sizeof(float), &delta);
-            failed != TN_OK)
+                TN_LAUNCH((attention_half_delta<E>),
+                          tni_cuda_blocks(a.items * a.t, THREADS / 8, 65535), THREADS, 0, a))
             return failed;
-        a.delta = static_cast<float *>(delta);
-        status = TN_LAUNCH((attention_half_delta<E>),
-                           tni_cuda_blocks(a.items * a.t, THREADS / 8, 65535), THREADS, 0, a);
-        if (status == TN_OK) status = queries_grad(a);
+        if (tn_status failed = queries_grad(a)) return failed;
     }
-    if (status == TN_OK) status = keys_grad(a);
-    if (delta) tni_cuda_return(delta);
-    return status;
+    return keys_grad(a);
 }
 
 tn_status tni_cuda_half_attention_grad(const tni_attention_grad *a)

@@ -1,7 +1,5 @@
-/*
- * attention_rows.h - elementwise work on scores in registers (their layout: attention_half.h):
- * masks, the online softmax, recomputed probabilities and gradients.
- */
+/* attention_rows.h - elementwise work on scores in registers (their layout: attention_half.h):
+ * masks, the online softmax, recomputed probabilities and gradients. */
 #pragma once
 
 #include "cuda/attention_half.h"

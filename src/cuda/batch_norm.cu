@@ -173,18 +173,14 @@ template <typename R> static tn_status bn_given(const bn_job<R> &job)
 template <typename R> static tn_status bn_forward_split(const bn_job<R> &job, dim3 grid)
 {
     if (job.training) {
-        if (tn_status failed = BN_LAYOUT(
-                job, TN_LAUNCH((batch_norm_sums<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
-            failed != TN_OK)
-            return failed;
+        if (tn_status failed = BN_LAUNCH(batch_norm_sums)) return failed;
         if (tn_status failed =
-                TN_LAUNCH((batch_norm_settle<R>), row_grid(job.c, ROW_WARPS), ROW_THREADS, 0, job);
-            failed != TN_OK)
+                TN_LAUNCH((batch_norm_settle<R>), row_grid(job.c, ROW_WARPS), ROW_THREADS, 0, job))
             return failed;
     } else {
-        if (tn_status failed = bn_given(job); failed != TN_OK) return failed;
+        if (tn_status failed = bn_given(job)) return failed;
     }
-    return BN_LAYOUT(job, TN_LAUNCH((batch_norm_apply<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
+    return BN_LAUNCH(batch_norm_apply);
 }
 
 template <typename R> static tn_status bn_forward(bn_job<R> job)
@@ -192,20 +188,16 @@ template <typename R> static tn_status bn_forward(bn_job<R> job)
     if (job.c == 0) return TN_OK;
     if (job.n == 0 || job.s == 0) return bn_given(job);
     dim3 grid = bn_cut(job);
-    if (job.training && job.splits == 1) {
-        return BN_LAYOUT(job,
-                         TN_LAUNCH((batch_norm_whole<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
-    }
+    if (job.training && job.splits == 1) return BN_LAUNCH(batch_norm_whole);
+    tni_cuda_scratch partial;
     if (job.training)
-        if (tn_status failed = bn_borrow(job); failed != TN_OK) return failed;
-    tn_status status = bn_forward_split(job, grid);
-    if (job.partial) tni_cuda_return(job.partial);
-    return status;
+        if (tn_status failed = bn_borrow(job, partial)) return failed;
+    return bn_forward_split(job, grid);
 }
 
 template <typename R> static tn_status run_forward(const tni_batch_norm *a)
 {
-    bn_job<R> job = bn_job_of<R>(&a->x, &a->mean, &a->rstd, &a->weight);
+    bn_job<R> job = bn_job_of<R>(a);
     job.y = static_cast<R *>(a->y.data);
     job.b = static_cast<const R *>(a->bias.data);
     job.running_mean = static_cast<R *>(a->running_mean.data);

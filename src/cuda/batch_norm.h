@@ -178,7 +178,7 @@ template <typename R> static inline dim3 bn_cut(bn_job<R> &job)
     return dim3(static_cast<unsigned>(across), static_cast<unsigned>(job.splits));
 }
 
-/* Calls launch with V and COLUMNS. */
+/* Calls launch with V and COLUMNS; launches such a kernel. */
 #define BN_LAYOUT(job, launch)                                                                     \
     [&]() -> tn_status {                                                                           \
         if (bn_in_columns(job)) {                                                                  \
@@ -196,26 +196,25 @@ template <typename R> static inline dim3 bn_cut(bn_job<R> &job)
         }                                                                                          \
     }()
 
-template <typename R> static inline tn_status bn_borrow(bn_job<R> &job)
+#define BN_LAUNCH(kernel)                                                                          \
+    BN_LAYOUT(job, TN_LAUNCH((kernel<R, V, COLUMNS>), grid, BN_THREADS, 0, job))
+
+template <typename R> static inline tn_status bn_borrow(bn_job<R> &job, tni_cuda_scratch &partial)
 {
-    void *block;
-    size_t nbytes = static_cast<size_t>(2 * job.splits * job.c) * sizeof(double);
-    if (tn_status failed = tni_cuda_borrow(nbytes, &block); failed != TN_OK) return failed;
-    job.partial = static_cast<double *>(block);
-    return TN_OK;
+    tn_status status = partial.borrow(static_cast<size_t>(2 * job.splits * job.c) * sizeof(double));
+    job.partial = partial.as<double>();
+    return status;
 }
 
-template <typename R>
-static inline bn_job<R> bn_job_of(const tni_array *x, const tni_array *mean, const tni_array *rstd,
-                                  const tni_array *weight)
+template <typename R, typename CALL> static inline bn_job<R> bn_job_of(const CALL *a)
 {
     bn_job<R> job = {};
-    job.x = static_cast<const R *>(x->data);
-    job.mean = static_cast<R *>(mean->data);
-    job.rstd = static_cast<R *>(rstd->data);
-    job.w = static_cast<const R *>(weight->data);
-    job.n = x->size[0];
-    job.c = x->size[1];
-    job.s = x->size[2];
+    job.x = static_cast<const R *>(a->x.data);
+    job.mean = static_cast<R *>(a->mean.data);
+    job.rstd = static_cast<R *>(a->rstd.data);
+    job.w = static_cast<const R *>(a->weight.data);
+    job.n = a->x.size[0];
+    job.c = a->x.size[1];
+    job.s = a->x.size[2];
     return job;
 }

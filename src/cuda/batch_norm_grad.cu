@@ -114,18 +114,13 @@ static __global__ void batch_norm_grad_apply(bn_job<R> job)
 template <typename R> static tn_status bn_backward_split(const bn_job<R> &job, dim3 grid)
 {
     if (job.partial) {
-        if (tn_status failed = BN_LAYOUT(
-                job, TN_LAUNCH((batch_norm_grad_sums<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
-            failed != TN_OK)
-            return failed;
+        if (tn_status failed = BN_LAUNCH(batch_norm_grad_sums)) return failed;
         if (tn_status failed = TN_LAUNCH((batch_norm_grad_settle<R>), row_grid(job.c, ROW_WARPS),
-                                         ROW_THREADS, 0, job);
-            failed != TN_OK)
+                                         ROW_THREADS, 0, job))
             return failed;
     }
     if (!job.dx) return TN_OK;
-    return BN_LAYOUT(job,
-                     TN_LAUNCH((batch_norm_grad_apply<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
+    return BN_LAUNCH(batch_norm_grad_apply);
 }
 
 template <typename R> static tn_status bn_backward(bn_job<R> job)
@@ -134,33 +129,25 @@ template <typename R> static tn_status bn_backward(bn_job<R> job)
     if (job.c == 0) return TN_OK;
     if (job.n == 0 || job.s == 0) {
         size_t nbytes = static_cast<size_t>(job.c) * sizeof(R);
-        if (tn_status failed = tni_cuda_launching("batch_norm_grad"); failed != TN_OK)
-            return failed;
-        if (job.dw)
-            if (tn_status failed = TN_CUDA(cudaMemsetAsync(job.dw, 0, nbytes, tni_cuda_stream));
-                failed != TN_OK)
-                return failed;
-        if (job.db)
-            if (tn_status failed = TN_CUDA(cudaMemsetAsync(job.db, 0, nbytes, tni_cuda_stream));
-                failed != TN_OK)
+        if (tn_status failed = tni_cuda_launching("batch_norm_grad")) return failed;
+        R *const sums_of[] = { job.dw, job.db };
+        for (R *to : sums_of)
+            if (tn_status failed =
+                    to ? TN_CUDA(cudaMemsetAsync(to, 0, nbytes, tni_cuda_stream)) : TN_OK)
                 return failed;
         return TN_OK;
     }
     dim3 grid = bn_cut(job);
-    if (sums && job.splits == 1) {
-        return BN_LAYOUT(
-            job, TN_LAUNCH((batch_norm_grad_whole<R, V, COLUMNS>), grid, BN_THREADS, 0, job));
-    }
+    if (sums && job.splits == 1) return BN_LAUNCH(batch_norm_grad_whole);
+    tni_cuda_scratch partial;
     if (sums)
-        if (tn_status failed = bn_borrow(job); failed != TN_OK) return failed;
-    tn_status status = bn_backward_split(job, grid);
-    if (job.partial) tni_cuda_return(job.partial);
-    return status;
+        if (tn_status failed = bn_borrow(job, partial)) return failed;
+    return bn_backward_split(job, grid);
 }
 
 template <typename R> static tn_status run_backward(const tni_batch_norm_grad *a)
 {
-    bn_job<R> job = bn_job_of<R>(&a->x, &a->mean, &a->rstd, &a->weight);
+    bn_job<R> job = bn_job_of<R>(a);
     job.dx = static_cast<R *>(a->dx.data);
     job.dw = static_cast<R *>(a->dweight.data);
     job.db = static_cast<R *>(a->dbias.data);

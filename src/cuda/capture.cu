@@ -49,7 +49,7 @@ tn_status tni_cuda_not_elsewhere(void)
 tn_status tni_cuda_not_captured(const char *does, const char *want)
 {
     if (!captured) return TN_OK;
-    if (tn_status failed = tni_cuda_not_elsewhere(); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cuda_not_elsewhere()) return failed;
     const char *op = tni_cuda_host->op();
     return tni_cuda_host->fail(TN_E_STATE,
                                "%s%s: %s inside a captured step, which does so once, while "
@@ -77,8 +77,7 @@ static tn_status take_beside(size_t size, void **memory)
 {
     *memory = nullptr;
     cudaStream_t beside;
-    if (tn_status failed = TN_CUDA(cudaStreamCreateWithFlags(&beside, cudaStreamNonBlocking));
-        failed != TN_OK)
+    if (tn_status failed = TN_CUDA(cudaStreamCreateWithFlags(&beside, cudaStreamNonBlocking)))
         return failed;
     tn_status status = TN_CUDA(cudaMallocAsync(memory, size, beside));
     if (status == TN_OK) status = TN_CUDA(cudaStreamSynchronize(beside));
@@ -114,7 +113,7 @@ tn_status tni_cuda_graph_take(size_t nbytes, void **block)
     arena *a = captured.load()->memory;
     *block = arena_take(a, nbytes);
     if (*block) return TN_OK;
-    if (tn_status failed = grow(a, nbytes); failed != TN_OK) return failed;
+    if (tn_status failed = grow(a, nbytes)) return failed;
     *block = arena_take(a, nbytes);
     return *block ? TN_OK : tni_cuda_host->fail(TN_E_NOMEM, "cuda: out of memory on the host");
 }
@@ -195,19 +194,16 @@ static void refresh_optim(tni_graph *g, int k, const tni_optim_tensor *tensors, 
 static tn_status pool_use(bool reset, uint64_t *now, uint64_t *most)
 {
     uint64_t none = 0;
-    if (tn_status failed = tni_cuda_ready(); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cuda_ready()) return failed;
     cudaMemPool_t pool;
-    if (tn_status failed = TN_CUDA(cudaDeviceGetDefaultMemPool(&pool, tni_cuda_device()));
-        failed != TN_OK)
+    if (tn_status failed = TN_CUDA(cudaDeviceGetDefaultMemPool(&pool, tni_cuda_device())))
         return failed;
     if (reset)
         if (tn_status failed =
-                TN_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &none));
-            failed != TN_OK)
+                TN_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &none)))
             return failed;
     if (tn_status failed =
-            TN_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, now));
-        failed != TN_OK)
+            TN_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, now)))
         return failed;
     return TN_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, most));
 }
@@ -240,10 +236,10 @@ static tn_status make_memory(tni_graph *g, const tni_graph_size *size)
     if (!g->host || !g->memory)
         return tni_cuda_host->fail(TN_E_NOMEM, "cuda: out of memory on the host");
     void *memory;
-    if (tn_status failed = tni_cuda_borrow(g->capacity, &memory); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cuda_borrow(g->capacity, &memory)) return failed;
     g->device = static_cast<char *>(memory);
     chunk = arena_rounded(chunk < LEAST_CHUNK ? static_cast<size_t>(LEAST_CHUNK) : chunk);
-    if (tn_status failed = tni_cuda_borrow(chunk, &memory); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cuda_borrow(chunk, &memory)) return failed;
     if (!arena_add(g->memory, memory, chunk)) {
         tni_cuda_return(memory);
         return tni_cuda_host->fail(TN_E_NOMEM, "cuda: out of memory on the host");
@@ -260,8 +256,7 @@ static tn_status start(tni_graph *g)
         return tni_cuda_host->fail(TN_E_STATE, "tn_capture_run: another step is being captured: "
                                                "want one at a time");
     if (tn_status failed =
-            TN_CUDA(cudaStreamBeginCapture(tni_cuda_stream, cudaStreamCaptureModeRelaxed));
-        failed != TN_OK)
+            TN_CUDA(cudaStreamBeginCapture(tni_cuda_stream, cudaStreamCaptureModeRelaxed)))
         return failed;
     g->memory->next = arenas;
     arenas = g->memory;
@@ -302,10 +297,9 @@ static void free_graph(tni_graph *g)
 static tn_status begin(const tni_graph_size *size, uint64_t offset, tni_graph **graph)
 {
     *graph = nullptr;
-    if (tn_status failed = tni_cuda_not_captured("a capture begins", "one step captured at a time");
-        failed != TN_OK)
+    if (tn_status failed = tni_cuda_not_captured("a capture begins", "one step captured at a time"))
         return failed;
-    if (tn_status failed = tni_cuda_ready(); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cuda_ready()) return failed;
     tni_graph *g = static_cast<tni_graph *>(std::calloc(1, sizeof *g));
     if (!g) return tni_cuda_host->fail(TN_E_NOMEM, "cuda: out of memory on the host");
     g->offset = offset;
@@ -348,18 +342,16 @@ static tn_status end(tni_graph *g, bool keep)
 static tn_status launch(tni_graph *g, uint64_t seed, uint64_t offset)
 {
     tni_cuda_draw draw = { seed, offset };
-    if (tn_status failed = tni_cuda_launching("cudaGraphLaunch"); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cuda_launching("cudaGraphLaunch")) return failed;
     if (tn_status failed =
-            tni_cuda_not_captured("a captured step runs", "its function called instead");
-        failed != TN_OK)
+            tni_cuda_not_captured("a captured step runs", "its function called instead"))
         return failed;
     if (g->tf32 != tni_cuda_tf32())
         return tni_cuda_host->fail(TN_E_STATE,
                                    "tn_capture_run: tn_set_tf32 has changed since the step "
                                    "was captured: want a new capture");
     std::memcpy(g->host, &draw, sizeof draw);
-    if (tn_status failed = tni_cuda_upload(g->device, g->host, g->used); failed != TN_OK)
-        return failed;
+    if (tn_status failed = tni_cuda_upload(g->device, g->host, g->used)) return failed;
     return TN_CUDA(cudaGraphLaunch(g->exec, tni_cuda_stream));
 }
 

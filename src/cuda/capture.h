@@ -1,7 +1,5 @@
-/*
- * capture.h - capturing a step, for the files whose work is captured: it gives device.cu memory,
- * and optim.cu and dropout.cu the place of the numbers that change from run to run.
- */
+/* capture.h - capturing a step, for the files whose work is captured: it gives device.cu memory,
+ * and optim.cu and dropout.cu the place of the numbers that change from run to run. */
 #pragma once
 
 #include "cuda/cuda.h"

@@ -1,7 +1,5 @@
-/*
- * cell.cu - one step of a recurrent layer for every sequence of a batch, a thread for each element
- * of the state; formulas in tensor/cells.h.
- */
+/* cell.cu - one step of a recurrent layer for every sequence of a batch, a thread for each element
+ * of the state; formulas in tensor/cells.h. */
 #include "cuda/rows.h"
 
 #define REAL float
@@ -37,9 +35,8 @@ static __device__ __forceinline__ void cell_one(const tni_cell_grad &a, int64_t 
 template <typename R, typename A>
 static __global__ void cell_elements(const __grid_constant__ A a, int64_t n, int64_t h)
 {
-    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-    int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    for (int64_t e = first; e < n; e += step) cell_one(a, e / h, e % h, R());
+    for (int64_t step = grid_threads(), e = grid_thread(); e < n; e += step)
+        cell_one(a, e / h, e % h, R());
 }
 
 /* of: an array of the state's sizes. */

@@ -2,8 +2,8 @@
  * conv2d.cu - 2-D convolution: chooses the algorithm. A 1x1 kernel with stride 1 and no padding is
  * a plain product (gemm.cu); a depthwise convolution has no product in it and is computed directly
  * (depthwise.cu); all others go through cuDNN where it is installed (conv2d_cudnn.cu), else through
- * columns and cuBLAS (conv2d_columns.cu). Every sum has a
- * fixed order: repeats give the same bits.
+ * columns and cuBLAS (conv2d_columns.cu). Every sum has a fixed order: repeats give the same
+ * bits.
  */
 #include "cuda/conv2d.h"
 #include "cuda/cudnn.h"
@@ -64,12 +64,8 @@ template <typename R> static tn_status add_bias(R *y, const R *bias, const tni_c
 /* y = bias (if any), to which products then add. */
 static tn_status start(void *y, const void *bias, tn_dtype dtype, const tni_conv2d_sizes *c)
 {
-    if (bias)
-        if (tn_status failed =
-                TN_FLOATING(dtype, add_bias(static_cast<R *>(y), static_cast<const R *>(bias), c));
-            failed != TN_OK)
-            return failed;
-    return TN_OK;
+    if (!bias) return TN_OK;
+    return TN_FLOATING(dtype, add_bias(static_cast<R *>(y), static_cast<const R *>(bias), c));
 }
 
 /* ---- slots ----------------------------------------------------------------------------------- */
@@ -83,12 +79,12 @@ tn_status tni_cuda_conv2d(const tni_conv2d *a)
     int64_t plane = c->oh * c->ow;
     bool done;
 
-    if (tn_status failed = fits("conv2d", c); failed != TN_OK) return failed;
-    if (tn_status failed = check_floating("conv2d", dtype); failed != TN_OK) return failed;
+    if (tn_status failed = fits("conv2d", c)) return failed;
+    if (tn_status failed = check_floating("conv2d", dtype)) return failed;
     if (c->n * c->o * plane == 0) return TN_OK;
     if (is_depthwise(c)) return tni_cuda_depthwise(y, x, w, bias, dtype, c);
     if (is_plain(c)) {
-        if (tn_status failed = start(y, bias, dtype, c); failed != TN_OK) return failed;
+        if (tn_status failed = start(y, bias, dtype, c)) return failed;
         tni_gemm g = { dtype,   c->o,
                        plane,   c->c,
                        c->n,    w,
@@ -103,7 +99,7 @@ tn_status tni_cuda_conv2d(const tni_conv2d *a)
         return tni_cuda_gemm(&g);
     }
     if (tn_status failed = tni_cudnn_conv2d(a, &done); failed != TN_OK || done) return failed;
-    if (tn_status failed = start(y, bias, dtype, c); failed != TN_OK) return failed;
+    if (tn_status failed = start(y, bias, dtype, c)) return failed;
     return tni_cuda_columns(y, x, w, bias != nullptr, dtype, c);
 }
 
@@ -116,9 +112,8 @@ tn_status tni_cuda_conv2d_grad_input(const tni_conv2d_grad_input *a)
     int64_t plane = c->h * c->w;
     bool done;
 
-    if (tn_status failed = fits("conv2d_grad_input", c); failed != TN_OK) return failed;
-    if (tn_status failed = check_floating("conv2d_grad_input", dtype); failed != TN_OK)
-        return failed;
+    if (tn_status failed = fits("conv2d_grad_input", c)) return failed;
+    if (tn_status failed = check_floating("conv2d_grad_input", dtype)) return failed;
     if (c->n * c->c * plane == 0) return TN_OK;
     if (is_depthwise(c)) return tni_cuda_depthwise_grad_input(dx, dy, w, dtype, c);
     if (is_plain(c)) {
@@ -142,11 +137,10 @@ tn_status tni_cuda_conv2d_grad_weight(const tni_conv2d_grad_weight *a)
     int64_t size = c->o * (c->c / c->groups) * c->kh * c->kw, pixels = c->n * c->oh * c->ow;
     bool done;
 
-    if (tn_status failed = fits("conv2d_grad_weight", c); failed != TN_OK) return failed;
-    if (tn_status failed = check_floating("conv2d_grad_weight", dtype); failed != TN_OK)
-        return failed;
+    if (tn_status failed = fits("conv2d_grad_weight", c)) return failed;
+    if (tn_status failed = check_floating("conv2d_grad_weight", dtype)) return failed;
     if (size == 0) return TN_OK;
-    if (tn_status failed = tni_cuda_launching("conv2d_weight"); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cuda_launching("conv2d_weight")) return failed;
     if (pixels == 0)
         return TN_CUDA(
             cudaMemsetAsync(dw, 0, (size_t)size * floating_size(dtype), tni_cuda_stream));

@@ -1,7 +1,5 @@
-/*
- * conv2d.h - shared by the files of the convolution. All arguments are as in kernels.h; conv2d.cu
- * has checked that every number of the geometry fits an int.
- */
+/* conv2d.h - shared by the files of the convolution. All arguments are as in kernels.h; conv2d.cu
+ * has checked that every number of the geometry fits an int. */
 #pragma once
 
 #include "cuda/cuda.h"

@@ -41,9 +41,7 @@ template <typename U> struct unrolling {
     small_divisor kernel, kw, places, out_w;
 };
 
-template <typename U> struct alignas(16) sixteen {
-    U v[16 / sizeof(U)];
-};
+template <typename U> using sixteen = several<U, 16 / sizeof(U)>;
 
 template <typename U>
 static __global__ void __launch_bounds__(BLOCK) conv_unroll(const __grid_constant__ unrolling<U> g)
@@ -238,8 +236,7 @@ static tn_status each(const tni_gemm *given, int64_t images, int64_t groups, con
         g.a = after(given->a, i * (over_images ? by->a_group : by->a_image), g.dtype);
         g.b = after(given->b, i * (over_images ? by->b_group : by->b_image), g.dtype);
         g.c = after(given->c, i * (over_images ? by->c_group : by->c_image), c_dtype);
-        if (tn_status failed = c_dtype == g.dtype ? tni_cuda_gemm(&g) : tni_cuda_gemm_to_f32(&g);
-            failed != TN_OK)
+        if (tn_status failed = c_dtype == g.dtype ? tni_cuda_gemm(&g) : tni_cuda_gemm_to_f32(&g))
             return failed;
     }
     return TN_OK;
@@ -255,8 +252,7 @@ static tn_status forward_piece(void *y, const void *x, const void *w, void *colu
     apart by = { 0, rows * taps, c->c * c->kh * c->kw * ld, taps * ld, c->o * plane, rows * plane };
     tni_gemm g = {};
 
-    if (tn_status failed = unroll_any(columns, x, dtype, c, p, false); failed != TN_OK)
-        return failed;
+    if (tn_status failed = unroll_any(columns, x, dtype, c, p, false)) return failed;
     g.dtype = dtype;
     g.m = rows, g.n = p->places, g.k = taps;
     g.a = w, g.a_row = taps, g.a_col = 1;
@@ -272,16 +268,14 @@ tn_status tni_cuda_columns(void *y, const void *x, const void *w, bool add, tn_d
     int64_t rows = c->c * c->kh * c->kw;
     const piece like = first_piece(c, rows * item_of(dtype));
     piece p = like;
-    void *columns;
+    tni_cuda_scratch columns;
 
-    if (tn_status failed = tni_cuda_borrow(
-            static_cast<size_t>(p.images * rows * padded(p.places) * item_of(dtype)), &columns);
-        failed != TN_OK)
+    if (tn_status failed = columns.borrow(
+            static_cast<size_t>(p.images * rows * padded(p.places) * item_of(dtype))))
         return failed;
     tn_status status;
-    do status = forward_piece(y, x, w, columns, add, dtype, c, &p);
+    do status = forward_piece(y, x, w, columns.at, add, dtype, c, &p);
     while (status == TN_OK && next_piece(c, &like, &p));
-    tni_cuda_return(columns);
     return status;
 }
 
@@ -328,8 +322,7 @@ static tn_status grad_slab(void *dx, const void *dy, const void *w, void *column
     g.b = after(dy, (s->image * c->o + s->group * outputs) * plane, dtype);
     g.b_row = plane, g.b_col = 1;
     g.c = columns, g.c_row = ld;
-    if (tn_status failed = each(&g, s->images, s->groups, &by, sums_of(dtype)); failed != TN_OK)
-        return failed;
+    if (tn_status failed = each(&g, s->images, s->groups, &by, sums_of(dtype))) return failed;
     int64_t first = s->image * c->c + s->group * inputs + s->channel;
     void *to = after(dx, first * c->h * c->w, dtype);
     return TN_FLOATING(dtype,
@@ -345,29 +338,25 @@ tn_status tni_cuda_columns_grad_input(void *dx, const void *dy, const void *w, t
     bool whole = planes >= c->c; /* images */
     int64_t images = whole ? planes / c->c : 1;
     int64_t channels = whole ? inputs : planes < 1 ? 1 : planes < inputs ? planes : inputs;
-    tn_status status = TN_OK;
+    tni_cuda_scratch columns;
 
     if (images > c->n) images = c->n;
-    void *columns;
-    if (tn_status failed = tni_cuda_borrow(
-            static_cast<size_t>(each_plane * (whole ? images * c->c : channels)), &columns);
-        failed != TN_OK)
-        return failed;
+    tn_status status =
+        columns.borrow(static_cast<size_t>(each_plane * (whole ? images * c->c : channels)));
     for (int64_t n = 0; n < c->n && status == TN_OK; n += images) {
         int64_t count = images < c->n - n ? images : c->n - n;
         if (whole) {
             slab s = { n, count, 0, c->groups, 0, inputs };
-            status = grad_slab(dx, dy, w, columns, dtype, c, &s);
+            status = grad_slab(dx, dy, w, columns.at, dtype, c, &s);
             continue;
         }
         for (int64_t ch = 0; ch < c->c && status == TN_OK;) {
             int64_t rest = inputs - ch % inputs;
             slab s = { n, 1, ch / inputs, 1, ch % inputs, channels < rest ? channels : rest };
-            status = grad_slab(dx, dy, w, columns, dtype, c, &s);
+            status = grad_slab(dx, dy, w, columns.at, dtype, c, &s);
             ch += s.channels;
         }
     }
-    tni_cuda_return(columns);
     return status;
 }
 
@@ -383,10 +372,8 @@ static tn_status weigh_piece(void *dw, const void *dy, const void *x, void *colu
                                1,    c->oh, c->ow, { 1, 1 }, { 0, 0 }, { 1, 1 } };
     tni_gemm g = {};
 
-    if (tn_status failed = unroll_any(columns, x, dtype, c, p, true); failed != TN_OK)
-        return failed;
-    if (tn_status failed = unroll_any(outputs, dy, dtype, &as_is, p, true); failed != TN_OK)
-        return failed;
+    if (tn_status failed = unroll_any(columns, x, dtype, c, p, true)) return failed;
+    if (tn_status failed = unroll_any(outputs, dy, dtype, &as_is, p, true)) return failed;
     g.dtype = dtype;
     g.m = rows, g.n = taps, g.k = ld, g.batch = c->groups; /* both end in zeros */
     g.a = outputs, g.a_row = ld, g.a_col = 1, g.a_batch = rows * ld;
@@ -404,16 +391,13 @@ static tn_status weigh(void *sums, const void *dy, const void *x, tn_dtype dtype
     const piece like = first_piece(c, each_place);
     piece p = like;
     int64_t ld = padded(p.images * p.places);
-    void *columns;
+    tni_cuda_scratch columns;
 
-    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(each_place * ld), &columns);
-        failed != TN_OK)
-        return failed;
-    void *outputs = after(columns, c->c * c->kh * c->kw * ld, dtype);
+    if (tn_status failed = columns.borrow(static_cast<size_t>(each_place * ld))) return failed;
+    void *outputs = after(columns.at, c->c * c->kh * c->kw * ld, dtype);
     tn_status status;
-    do status = weigh_piece(sums, dy, x, columns, outputs, dtype, c, &p);
+    do status = weigh_piece(sums, dy, x, columns.at, outputs, dtype, c, &p);
     while (status == TN_OK && next_piece(c, &like, &p));
-    tni_cuda_return(columns);
     return status;
 }
 
@@ -423,12 +407,8 @@ tn_status tni_cuda_columns_grad_weight(void *dw, const void *dy, const void *x, 
     int64_t size = c->o * (c->c / c->groups) * c->kh * c->kw;
 
     if (!tni_is_half(dtype)) return weigh(dw, dy, x, dtype, c);
-    void *sums;
-    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(4 * size), &sums); failed != TN_OK)
-        return failed;
-    tn_status status = weigh(sums, dy, x, dtype, c);
-    tni_array to = { dw, dtype, 1, { size }, { 1 } }, from = { sums, TN_F32, 1, { size }, { 1 } };
-    if (status == TN_OK) status = copy_to(to, from);
-    tni_cuda_return(sums);
-    return status;
+    tni_cuda_scratch sums;
+    if (tn_status failed = sums.borrow(static_cast<size_t>(4 * size))) return failed;
+    if (tn_status failed = weigh(sums.at, dy, x, dtype, c)) return failed;
+    return copy_to({ dw, dtype, 1, { size }, { 1 } }, { sums.at, TN_F32, 1, { size }, { 1 } });
 }

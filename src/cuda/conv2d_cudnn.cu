@@ -33,27 +33,13 @@ static tn_status plan_for(const described *d, const dnn_plan **plan)
 {
     const tni_conv2d_sizes *c = &d->sizes;
     dnn_key key = {};
-    for (int64_t v : { static_cast<int64_t>(3 + d->pass),
-                       static_cast<int64_t>(d->dtype),
-                       static_cast<int64_t>(d->bias),
-                       static_cast<int64_t>(d->inside),
-                       c->n,
-                       c->groups,
-                       c->c,
-                       c->h,
-                       c->w,
-                       c->o,
-                       c->kh,
-                       c->kw,
-                       c->oh,
-                       c->ow,
-                       c->stride[0],
-                       c->stride[1],
-                       c->padding[0],
-                       c->padding[1],
-                       c->dilation[0],
-                       c->dilation[1] })
-        dnn_add(&key, v);
+    const int64_t numbers[] = {
+        3 + d->pass, d->dtype, d->bias, d->inside, c->n,  c->groups, c->c,
+        c->h,        c->w,     c->o,    c->kh,     c->kw, c->oh,     c->ow
+    };
+    for (int64_t v : numbers) dnn_add(&key, v);
+    for (const int64_t *pair : { c->stride, c->padding, c->dilation })
+        for (int i = 0; i < 2; i++) dnn_add(&key, pair[i]);
     const dnn_request want = { &key, describe, d };
     return tni_cudnn_plan(&want, plan);
 }
@@ -93,23 +79,21 @@ static size_t bytes_of(const part *p, tn_dtype dtype)
 static tn_status run_inside(const dnn_plan *plan, tn_dtype dtype, const part *x, dnn_operand *o,
                             int n, bool *done)
 {
-    void *block;
+    tni_cuda_scratch block;
     size_t at[4] = { 0 };
 
     for (int i = 0; i < 3; i++) at[i + 1] = at[i] + bytes_of(&x[i], dtype);
-    if (tn_status failed = tni_cuda_borrow(at[3], &block); failed != TN_OK) return failed;
+    if (tn_status failed = block.borrow(at[3])) return failed;
     tni_array own[3], given[3];
-    tn_status status = TN_OK;
-    for (int i = 0; i < 3 && status == TN_OK; i++) {
-        o[i].data = static_cast<char *>(block) + at[i];
-        own[i] = array_of(static_cast<char *>(block) + at[i], dtype, x[i].size, true);
+    for (int i = 0; i < 3; i++) {
+        own[i] = array_of(block.as<char>() + at[i], dtype, x[i].size, true);
         given[i] = array_of(x[i].data, dtype, x[i].size, false);
-        if (i < 2) status = copy_to(own[i], given[i]);
+        o[i].data = own[i].data;
+        if (i < 2)
+            if (tn_status failed = copy_to(own[i], given[i])) return failed;
     }
-    if (status == TN_OK) status = tni_cudnn_run(plan, n, o, done);
-    if (status == TN_OK && *done) status = copy_to(given[2], own[2]);
-    tni_cuda_return(block);
-    return status;
+    if (tn_status failed = tni_cudnn_run(plan, n, o, done)) return failed;
+    return *done ? copy_to(given[2], own[2]) : TN_OK;
 }
 
 static tn_status run(described *d, const part *x, const void *bias, bool *done)
@@ -129,10 +113,10 @@ static tn_status run(described *d, const part *x, const void *bias, bool *done)
         if (!quads_fit(o[i].data, 0)) return TN_OK;
     if (tn_status failed = tni_cudnn_ready(&cc); failed != TN_OK || !cc) return failed;
     d->inside = c->c / c->groups % 8 == 0 && c->o / c->groups % 8 == 0;
-    if (tn_status failed = plan_for(d, &plan); failed != TN_OK) return failed;
+    if (tn_status failed = plan_for(d, &plan)) return failed;
     if (!plan && d->inside) {
         d->inside = false;
-        if (tn_status failed = plan_for(d, &plan); failed != TN_OK) return failed;
+        if (tn_status failed = plan_for(d, &plan)) return failed;
     }
     if (!plan) return TN_OK;
     return d->inside ? run_inside(plan, d->dtype, x, o, n, done) : tni_cudnn_run(plan, n, o, done);

@@ -26,8 +26,7 @@ template <class U> struct move_args {
 
 template <class U> __global__ void move_fours(const __grid_constant__ move_args<U> a)
 {
-    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-    int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    int64_t step = grid_threads(), first = grid_thread();
 
     for (int64_t i = first; i < a.at.numel; i += step) {
         int64_t at[2];
@@ -51,10 +50,7 @@ template <class U> __global__ void move_fours(const __grid_constant__ move_args<
 
 template <class U> __global__ void move_single(const __grid_constant__ move_args<U> a)
 {
-    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-    int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-
-    for (int64_t i = first; i < a.at.numel; i += step) {
+    for (int64_t step = grid_threads(), i = grid_thread(); i < a.at.numel; i += step) {
         int64_t at[2];
         locate(a.at, i, at);
         a.y[at[0]] = a.x ? a.x[at[1]] : a.value;
@@ -151,7 +147,7 @@ template <class U> static tn_status move(const tni_array *y, const tni_array *x,
     if (numel == 0) return TN_OK;
     if (a.at.rank == 1 && a.at.stride[0][0] == 1 && a.at.stride[0][1] == 1) {
         size_t bytes = static_cast<size_t>(numel) * sizeof(U);
-        if (tn_status failed = tni_cuda_launching("copy"); failed != TN_OK) return failed;
+        if (tn_status failed = tni_cuda_launching("copy")) return failed;
         if (x) {
             return TN_CUDA(
                 cudaMemcpyAsync(a.y, a.x, bytes, cudaMemcpyDeviceToDevice, tni_cuda_stream));
@@ -188,8 +184,7 @@ struct cast_args {
 
 template <class T> __global__ void cast_fours(const __grid_constant__ cast_args a)
 {
-    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-    int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    int64_t step = grid_threads(), first = grid_thread();
 
     for (int64_t i = first; i < a.at.numel; i += step) {
         int64_t at[2];
@@ -213,10 +208,7 @@ template <class T> __global__ void cast_fours(const __grid_constant__ cast_args 
 
 template <class T> __global__ void cast_single(const __grid_constant__ cast_args a)
 {
-    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-    int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-
-    for (int64_t i = first; i < a.at.numel; i += step) {
+    for (int64_t step = grid_threads(), i = grid_thread(); i < a.at.numel; i += step) {
         int64_t at[2];
         locate(a.at, i, at);
         store(a.y, a.y_dtype, at[0], load<T>(a.x, a.x_dtype, at[1]));
@@ -224,17 +216,14 @@ template <class T> __global__ void cast_single(const __grid_constant__ cast_args
 }
 
 /* As f32 and back, with every bit of a NaN: a GPU's own conversions (half.h) give only one NaN. */
-static __device__ __forceinline__ float widened(float x)
+template <class X> static __device__ __forceinline__ float widened(X x)
 {
-    return x;
-}
-static __device__ __forceinline__ float widened(bf16 x)
-{
-    return tn_from_bf16(x.bits);
-}
-static __device__ __forceinline__ float widened(f16 x)
-{
-    return tn_from_f16(x.bits);
+    if constexpr (std::is_same<X, bf16>::value)
+        return tn_from_bf16(x.bits);
+    else if constexpr (std::is_same<X, f16>::value)
+        return tn_from_f16(x.bits);
+    else
+        return x;
 }
 
 template <class Y> static __device__ __forceinline__ Y narrowed(float x)
@@ -315,7 +304,7 @@ template <class T> static tn_status cast(const tni_array *y, const tni_array *x)
     int64_t numel = a.at.numel;
     if (numel == 0) return TN_OK;
     bool done;
-    if (tn_status failed = cast_neighbours(y, x, &a.at, &done); failed != TN_OK) return failed;
+    if (tn_status failed = cast_neighbours(y, x, &a.at, &done)) return failed;
     if (done) return TN_OK;
     if (!places_by(4, &a.at, arrays))
         return TN_LAUNCH((cast_single<T>), blocks_for(numel), COPY_THREADS, 0, a);

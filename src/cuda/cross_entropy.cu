@@ -164,9 +164,8 @@ template <typename E, typename R> static __global__ void cross_entropy_block(ce_
 
 template <typename E, typename R> static __global__ void cross_entropy_columns(ce_job<E, R> job)
 {
-    int64_t rows = job.n * job.d, step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-    int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    for (int64_t row = first; row < rows; row += step) {
+    int64_t rows = job.n * job.d;
+    for (int64_t step = grid_threads(), row = grid_thread(); row < rows; row += step) {
         int64_t i = row / job.d;
         const E *x = job.x + i * job.x_row + (row - i * job.d);
         online_sum<R> s = online_row(x, job.c, job.d, 0, 1);
@@ -272,9 +271,8 @@ template <typename E, typename R>
 static __global__ void cross_entropy_grad_columns(ce_job<E, R> job)
 {
     R weight_sum = ce_weight_sum(job);
-    int64_t rows = job.n * job.d, step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-    int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    for (int64_t row = first; row < rows; row += step) {
+    int64_t rows = job.n * job.d;
+    for (int64_t step = grid_threads(), row = grid_thread(); row < rows; row += step) {
         int64_t i = row / job.d, k = row - i * job.d;
         const E *x = job.x + i * job.x_row + k;
         E *dx = static_cast<E *>(job.dx) + i * job.dx_row + k;
@@ -290,26 +288,23 @@ static __global__ void cross_entropy_grad_columns(ce_job<E, R> job)
 
 /* ---- the two slots --------------------------------------------------------------------------- */
 
-template <typename E>
-static ce_job_in<E> ce_job_of(const tni_array *top, const tni_array *sum, const tni_array *x,
-                              const tni_array *target, const tni_array *weight, double smoothing,
-                              int64_t ignore)
+template <typename E, typename CALL> static ce_job_in<E> ce_job_of(const CALL *a)
 {
     typedef typename element<E>::computing R;
     ce_job_in<E> job = {};
-    job.top = static_cast<R *>(top->data);
-    job.sum = static_cast<R *>(sum->data);
-    job.x = static_cast<const E *>(x->data);
-    job.x_row = x->stride[0];
-    job.w = weight->data;
-    job.w_dtype = weight->dtype;
-    job.target = static_cast<const int64_t *>(target->data);
-    job.n = x->size[0];
-    job.c = x->size[1];
-    job.d = x->size[2];
-    job.ignore = ignore;
-    job.keep = static_cast<R>(1.0 - smoothing);
-    job.spread = job.c > 0 ? static_cast<R>(smoothing / static_cast<double>(job.c)) : 0;
+    job.top = static_cast<R *>(a->top.data);
+    job.sum = static_cast<R *>(a->sum.data);
+    job.x = static_cast<const E *>(a->x.data);
+    job.x_row = a->x.stride[0];
+    job.w = a->weight.data;
+    job.w_dtype = a->weight.dtype;
+    job.target = static_cast<const int64_t *>(a->target.data);
+    job.n = a->x.size[0];
+    job.c = a->x.size[1];
+    job.d = a->x.size[2];
+    job.ignore = a->ignore;
+    job.keep = static_cast<R>(1.0 - a->smoothing);
+    job.spread = job.c > 0 ? static_cast<R>(a->smoothing / static_cast<double>(job.c)) : 0;
     job.fault = tni_cuda_fault_word();
     job.launch = tni_cuda_fault_launch();
     return job;
@@ -341,8 +336,7 @@ template <typename E, typename D, typename R> static tn_status backward(const ce
 template <typename E> static tn_status run_forward(const tni_cross_entropy *a)
 {
     typedef typename element<E>::computing R;
-    ce_job_in<E> job =
-        ce_job_of<E>(&a->top, &a->sum, &a->x, &a->target, &a->weight, a->smoothing, a->ignore);
+    ce_job_in<E> job = ce_job_of<E>(a);
     job.row_loss = static_cast<R *>(a->row_loss.data);
     job.row_weight = static_cast<R *>(a->row_weight.data);
     job.first = a->first;
@@ -352,8 +346,7 @@ template <typename E> static tn_status run_forward(const tni_cross_entropy *a)
 template <typename E, typename D> static tn_status run_backward(const tni_cross_entropy_grad *a)
 {
     typedef typename element<E>::computing R;
-    ce_job_in<E> job =
-        ce_job_of<E>(&a->top, &a->sum, &a->x, &a->target, &a->weight, a->smoothing, a->ignore);
+    ce_job_in<E> job = ce_job_of<E>(a);
     job.dx = a->dx.data;
     job.dx_row = a->dx.stride[0];
     job.drow = static_cast<const R *>(a->drow.data);

@@ -1,7 +1,5 @@
-/*
- * ctc.cu - connectionist temporal classification (tensor/cpu/real/ctc.c has the formulas): a block
- * for each sequence, whose threads share its states, step by step.
- */
+/* ctc.cu - connectionist temporal classification (tensor/cpu/real/ctc.c has the formulas): a block
+ * for each sequence, whose threads share its states, step by step. */
 #include "cuda/rows.h"
 
 /* A sequence: state j's class is id(j). */
@@ -113,14 +111,10 @@ template <typename R> static __global__ void ctc_backward(tni_ctc_grad a, R *scr
 template <typename R> static tn_status run_grad(const tni_ctc_grad *a)
 {
     int64_t n = a->dx.size[1], room = 3 * n * a->of.alpha.size[2];
-    void *scratch = nullptr;
+    tni_cuda_scratch scratch;
     if (n == 0) return TN_OK;
-    tn_status status = tni_cuda_borrow(static_cast<size_t>(room) * sizeof(R), &scratch);
-    if (status != TN_OK) return status;
-    status =
-        TN_LAUNCH((ctc_backward<R>), row_grid(n, 1), ROW_THREADS, 0, *a, static_cast<R *>(scratch));
-    tni_cuda_return(scratch);
-    return status;
+    if (tn_status failed = scratch.borrow(static_cast<size_t>(room) * sizeof(R))) return failed;
+    return TN_LAUNCH((ctc_backward<R>), row_grid(n, 1), ROW_THREADS, 0, *a, scratch.as<R>());
 }
 
 tn_status tni_cuda_ctc(const tni_ctc *a)

@@ -52,6 +52,15 @@ bool tni_cuda_made_room(cudaError_t error);
  * tni_cuda_return. */
 tn_status tni_cuda_borrow(size_t nbytes, void **block);
 void tni_cuda_return(void *block);
+/* The same, returned where the variable's scope ends; nothing if nothing was borrowed. */
+struct tni_cuda_scratch {
+    void *at = nullptr;
+    tni_cuda_scratch() = default;
+    tni_cuda_scratch(const tni_cuda_scratch &) = delete;
+    ~tni_cuda_scratch() { tni_cuda_return(at); }
+    tn_status borrow(size_t nbytes) { return tni_cuda_borrow(nbytes, &at); }
+    template <typename T> T *as() const { return static_cast<T *>(at); }
+};
 int tni_cuda_multiprocessors(void);
 
 /* The record of a bad index that kernels leave for the next point where the host waits (fault.h):
@@ -94,24 +103,16 @@ template <typename F> static inline tn_status tni_cuda_launch(const char *kernel
 #define TN_DYNAMIC_SHARED(type, name)                                                              \
     extern __shared__ double2 tni_dynamic_shared[];                                                \
     type *name = reinterpret_cast<type *>(tni_dynamic_shared)
-#else
-#include "cuda_host.h" /* the shim's TN_START and TN_DYNAMIC_SHARED */
-#endif
-
 /* A device function not to inline: large ones in many kernels. (The host's headers use nvcc's
  * word.) */
-#ifdef __CUDACC__
 #define TN_NOINLINE __noinline__
-#else
-#define TN_NOINLINE
-#endif
-
 /* Before a loop of constant length whose index picks registers; before one that is best not
  * unrolled. */
-#ifdef __CUDACC__
 #define TN_UNROLL _Pragma("unroll")
 #define TN_ROLLED _Pragma("unroll 1")
 #else
+#include "cuda_host.h" /* the shim's TN_START and TN_DYNAMIC_SHARED */
+#define TN_NOINLINE
 #define TN_UNROLL
 #define TN_ROLLED
 #endif
@@ -130,18 +131,17 @@ static inline const char *dtype_name(tn_dtype dtype)
     return name[dtype];
 }
 
-/* Runs `call` with the C++ type R of a real dtype; TN_E_DTYPE for others. */
+/* Returns `call` with a C++ type R: TN_REAL's is that of a real dtype; TN_E_DTYPE for others. */
+#define TN_WITH(type, call)                                                                        \
+    {                                                                                              \
+        typedef type R;                                                                            \
+        return call;                                                                               \
+    }
 #define TN_REAL(dtype, call)                                                                       \
     [&, function = __func__]() -> tn_status {                                                      \
-        if ((dtype) == TN_F32) {                                                                   \
-            typedef float R;                                                                       \
-            return call;                                                                           \
-        } else if ((dtype) == TN_F64) {                                                            \
-            typedef double R;                                                                      \
-            return call;                                                                           \
-        } else {                                                                                   \
-            return tni_cuda_refuse(function, dtype, "f32 or f64");                                 \
-        }                                                                                          \
+        if ((dtype) == TN_F32) TN_WITH(float, call)                                                \
+        if ((dtype) == TN_F64) TN_WITH(double, call)                                               \
+        return tni_cuda_refuse(function, dtype, "f32 or f64");                                     \
     }()
 
 /* ---- slots, by file -------------------------------------------------------------------------- */

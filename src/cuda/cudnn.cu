@@ -87,12 +87,10 @@ static tn_status connect(char *why, size_t size)
     const int device = tni_cuda_device();
 
     if (tn_status failed =
-            TN_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-        failed != TN_OK)
+            TN_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)))
         return failed;
     if (tn_status failed =
-            TN_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-        failed != TN_OK)
+            TN_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device)))
         return failed;
     const char *call = "cudnnCreate";
     dnn_status status = api.Create(&made);
@@ -120,7 +118,7 @@ static tn_status open_library()
     }
     find(wish, why, sizeof why);
     if (!*why)
-        if (tn_status failed = connect(why, sizeof why); failed != TN_OK) return failed;
+        if (tn_status failed = connect(why, sizeof why)) return failed;
     asked = true;
     if (wish && std::strcmp(wish, "show") == 0)
         std::fprintf(stderr, "tenon: cuDNN: %s\n", *why ? why : "in use");
@@ -132,8 +130,8 @@ tn_status tni_cudnn_ready(int *cc)
     *cc = 0;
     if (!asked) {
         if (tni_cuda_capturing()) return TN_OK;
-        if (tn_status failed = tni_cuda_ready(); failed != TN_OK) return failed;
-        if (tn_status failed = open_library(); failed != TN_OK) return failed;
+        if (tn_status failed = tni_cuda_ready()) return failed;
+        if (tn_status failed = open_library()) return failed;
     }
     if (handle) *cc = capability;
     return handle ? tni_cuda_launching("cudnn") : TN_OK;
@@ -190,7 +188,7 @@ tn_status tni_cudnn_plan(const dnn_request *want, const dnn_plan **plan)
     }
     if (n_plans == PLANS || tni_cuda_capturing()) return TN_OK;
     dnn_plan made;
-    if (tn_status failed = make_plan(want, &made); failed != TN_OK) return failed;
+    if (tn_status failed = make_plan(want, &made)) return failed;
     plans[n_plans].key = *want->key;
     plans[n_plans].plan = made;
     if (made.plan) *plan = &plans[n_plans].plan;
@@ -234,24 +232,21 @@ static void forget(const dnn_plan *plan)
 
 tn_status tni_cudnn_run(const dnn_plan *plan, int n, const dnn_operand *operands, bool *done)
 {
-    void *workspace;
+    tni_cuda_scratch workspace;
     dnn_descriptor pack = nullptr;
     const char *call = "cudnnBackendCreateDescriptor";
 
     *done = false;
-    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(plan->workspace), &workspace);
-        failed != TN_OK)
-        return failed;
+    if (tn_status failed = workspace.borrow(static_cast<size_t>(plan->workspace))) return failed;
     std::unique_lock<std::mutex> hold(running);
     dnn_status status = api.BackendCreateDescriptor(DNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
-    if (status == 0) status = fill(pack, n, operands, workspace, &call);
+    if (status == 0) status = fill(pack, n, operands, workspace.at, &call);
     if (status == 0) {
         call = "cudnnBackendExecute";
         status = api.BackendExecute(handle, plan->plan, pack);
     }
     if (pack) api.BackendDestroyDescriptor(pack);
     hold.unlock();
-    tni_cuda_return(workspace);
     *done = status == 0;
     if (status == 0) return TN_OK;
     if (!is_refusal(status)) return report(status, call);

@@ -211,19 +211,15 @@ static tn_status grad_weight(R *dw, const R *dy, const R *x, const tni_conv2d_si
     int64_t size = c->o * c->kh * c->kw;
 
     cut(c, &g.parts, &g.run);
-    void *sums;
-    if (tn_status failed = tni_cuda_borrow((size_t)(g.parts * size) * sizeof(A), &sums);
-        failed != TN_OK)
-        return failed;
-    g.dy = dy, g.x = x, g.sums = static_cast<A *>(sums);
+    tni_cuda_scratch sums;
+    if (tn_status failed = sums.borrow((size_t)(g.parts * size) * sizeof(A))) return failed;
+    g.dy = dy, g.x = x, g.sums = sums.as<A>();
     int64_t blocks = g.parts * c->o * ((c->kh * c->kw - 1) / TAPS + 1);
-    tn_status status =
-        TN_LAUNCH((depthwise_weigh<R>), tni_cuda_blocks(blocks, 1, 65535), BLOCK, 0, g);
-    if (status == TN_OK)
-        status = TN_LAUNCH((depthwise_sum<R, A>), tni_cuda_blocks(size, WARP, 65535), BLOCK, 0, dw,
-                           static_cast<const A *>(sums), size, g.parts);
-    tni_cuda_return(sums);
-    return status;
+    if (tn_status failed =
+            TN_LAUNCH((depthwise_weigh<R>), tni_cuda_blocks(blocks, 1, 65535), BLOCK, 0, g))
+        return failed;
+    return TN_LAUNCH((depthwise_sum<R, A>), tni_cuda_blocks(size, WARP, 65535), BLOCK, 0, dw,
+                     sums.as<const A>(), size, g.parts);
 }
 
 tn_status tni_cuda_depthwise(void *y, const void *x, const void *w, const void *bias,

@@ -182,8 +182,7 @@ static tn_status choose_device()
 {
     static thread_local bool chosen;
     if (chosen) return TN_OK;
-    if (tn_status failed = TN_CUDA(cudaSetDevice(tni_cuda_device())); failed != TN_OK)
-        return failed;
+    if (tn_status failed = TN_CUDA(cudaSetDevice(tni_cuda_device()))) return failed;
     chosen = true;
     return TN_OK;
 }
@@ -191,7 +190,7 @@ static tn_status choose_device()
 tn_status tni_cuda_launching(const char *kernel)
 {
     (void)kernel;
-    if (tn_status failed = choose_device(); failed != TN_OK) return failed;
+    if (tn_status failed = choose_device()) return failed;
     cudaGetLastError(); /* another library's error: launches report only the last one */
     return lost ? say_lost() : tni_cuda_not_elsewhere();
 }
@@ -206,28 +205,22 @@ static tn_status make_device()
 
     if (!tni_cuda_stream) {
         if (tn_status failed =
-                TN_CUDA(cudaStreamCreateWithFlags(&tni_cuda_stream, cudaStreamNonBlocking));
-            failed != TN_OK)
+                TN_CUDA(cudaStreamCreateWithFlags(&tni_cuda_stream, cudaStreamNonBlocking)))
             return failed;
     }
     if (!pool) {
         cudaMemPool_t found;
-        if (tn_status failed = TN_CUDA(cudaDeviceGetDefaultMemPool(&found, device));
-            failed != TN_OK)
-            return failed;
+        if (tn_status failed = TN_CUDA(cudaDeviceGetDefaultMemPool(&found, device))) return failed;
         if (tn_status failed =
-                TN_CUDA(cudaMemPoolSetAttribute(found, cudaMemPoolAttrReleaseThreshold, &keep));
-            failed != TN_OK)
+                TN_CUDA(cudaMemPoolSetAttribute(found, cudaMemPoolAttrReleaseThreshold, &keep)))
             return failed;
         pool = found;
     }
     if (tn_status failed = TN_CUDA(
-            cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-        failed != TN_OK)
+            cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device)))
         return failed;
     if (!fault_word) {
-        if (tn_status failed = TN_CUDA(cudaMallocAsync(&word, sizeof *fault_word, tni_cuda_stream));
-            failed != TN_OK)
+        if (tn_status failed = TN_CUDA(cudaMallocAsync(&word, sizeof *fault_word, tni_cuda_stream)))
             return failed;
         tn_status status = TN_CUDA(cudaMemsetAsync(word, 0, sizeof *fault_word, tni_cuda_stream));
         if (status != TN_OK) {
@@ -243,18 +236,22 @@ static tn_status make_device()
 
 static tn_status ready()
 {
-    if (tn_status failed = choose_device(); failed != TN_OK) return failed;
+    if (tn_status failed = choose_device()) return failed;
     if (made) return lost ? say_lost() : TN_OK;
     std::lock_guard<std::mutex> hold(making);
     return made ? TN_OK : make_device();
 }
 
+/* For what is not captured: what it is, and what to want instead. */
+static tn_status ready_outside(const char *does, const char *want)
+{
+    if (tn_status failed = ready()) return failed;
+    return tni_cuda_not_captured(does, want);
+}
+
 tn_status tni_cuda_stream_for(void **stream)
 {
-    if (tn_status failed = ready(); failed != TN_OK) return failed;
-    if (tn_status failed = tni_cuda_not_captured("ranks exchange numbers", "it outside");
-        failed != TN_OK)
-        return failed;
+    if (tn_status failed = ready_outside("ranks exchange numbers", "it outside")) return failed;
     *stream = tni_cuda_stream;
     return TN_OK;
 }
@@ -299,13 +296,11 @@ static tn_status set_workspace(cublasHandle_t handle)
 {
     int major;
     if (tn_status failed =
-            TN_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-        failed != TN_OK)
+            TN_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)))
         return failed;
     workspace_bytes = static_cast<size_t>(major >= 9 ? 32 : 8) << 20;
     if (!workspace)
-        if (tn_status failed = tni_cuda_keep(workspace_bytes, &workspace); failed != TN_OK)
-            return failed;
+        if (tn_status failed = tni_cuda_keep(workspace_bytes, &workspace)) return failed;
     return TN_BLAS(cublasSetWorkspace(handle, workspace, workspace_bytes));
 }
 
@@ -355,16 +350,14 @@ static tn_status out_of_memory(size_t nbytes)
     cudaGetLastError();
     return tni_cuda_host->fail(TN_E_NOMEM,
                                "cuda: out of memory: want %zu bytes, %" PRId64
-                               " are in use, %zu of "
-                               "%zu are free",
+                               " are in use, %zu of %zu are free",
                                nbytes, static_cast<long long>(in_use.load()), free, total);
 }
 
 /* Returns the pool's unused memory to the device, so that larger blocks may fit. */
 static tn_status trim()
 {
-    if (tn_status failed = TN_CUDA(cudaStreamSynchronize(tni_cuda_stream)); failed != TN_OK)
-        return failed;
+    if (tn_status failed = TN_CUDA(cudaStreamSynchronize(tni_cuda_stream))) return failed;
     return TN_CUDA(cudaMemPoolTrimTo(pool, 0));
 }
 
@@ -384,14 +377,14 @@ static bool ran_out(cudaError_t error, size_t nbytes)
 tn_status tni_cuda_borrow(size_t nbytes, void **block)
 {
     *block = nullptr;
-    if (tn_status failed = ready(); failed != TN_OK) return failed;
-    if (tn_status failed = tni_cuda_not_elsewhere(); failed != TN_OK) return failed;
+    if (tn_status failed = ready()) return failed;
+    if (tn_status failed = tni_cuda_not_elsewhere()) return failed;
     if (tni_cuda_capturing()) return tni_cuda_graph_take(nbytes, block);
     if (nbytes == 0) nbytes = 1; /* still gets a block of its own */
     cudaError_t error = cudaMallocAsync(block, nbytes, tni_cuda_stream);
     if (ran_out(error, nbytes)) {
         cudaGetLastError();
-        if (tn_status failed = trim(); failed != TN_OK) return failed;
+        if (tn_status failed = trim()) return failed;
         error = cudaMallocAsync(block, nbytes, tni_cuda_stream);
     }
     if (ran_out(error, nbytes)) {
@@ -417,7 +410,7 @@ void tni_cuda_return(void *block)
 
 tn_status tni_cuda_alloc(size_t nbytes, void **block)
 {
-    if (tn_status failed = tni_cuda_borrow(nbytes, block); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cuda_borrow(nbytes, block)) return failed;
     int64_t now = in_use += static_cast<int64_t>(nbytes);
     int64_t seen = peak;
     while (now > seen && !peak.compare_exchange_weak(seen, now)) {
@@ -435,13 +428,12 @@ void tni_cuda_free(void *block, size_t nbytes)
 
 tn_status tni_cuda_memory(tn_cuda_memory_stats *stats)
 {
-    if (tn_status failed = ready(); failed != TN_OK) return failed;
+    if (tn_status failed = ready()) return failed;
     size_t free, total;
-    if (tn_status failed = TN_CUDA(cudaMemGetInfo(&free, &total)); failed != TN_OK) return failed;
+    if (tn_status failed = TN_CUDA(cudaMemGetInfo(&free, &total))) return failed;
     uint64_t reserved;
     if (tn_status failed =
-            TN_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
-        failed != TN_OK)
+            TN_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved)))
         return failed;
     stats->total = static_cast<int64_t>(total);
     stats->free = static_cast<int64_t>(free);
@@ -459,9 +451,7 @@ void tni_cuda_memory_reset_peak(void)
 
 tn_status tni_cuda_memory_trim(void)
 {
-    if (tn_status failed = ready(); failed != TN_OK) return failed;
-    if (tn_status failed = tni_cuda_not_captured("memory is trimmed", "it done before or after");
-        failed != TN_OK)
+    if (tn_status failed = ready_outside("memory is trimmed", "it done before or after"))
         return failed;
     return trim();
 }
@@ -484,14 +474,12 @@ static tn_status make_staging()
     for (cudaEvent_t &event : staging.read) {
         if (!event)
             if (tn_status failed =
-                    TN_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-                failed != TN_OK)
+                    TN_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming)))
                 return failed;
     }
     void *memory;
     if (tn_status failed = TN_CUDA(
-            cudaHostAlloc(&memory, static_cast<size_t>(SEGMENTS) * SEGMENT, cudaHostAllocDefault));
-        failed != TN_OK)
+            cudaHostAlloc(&memory, static_cast<size_t>(SEGMENTS) * SEGMENT, cudaHostAllocDefault)))
         return failed;
     staging.memory = static_cast<char *>(memory);
     return TN_OK;
@@ -501,13 +489,11 @@ static tn_status next_segment()
 {
     int next = (staging.now + 1) % SEGMENTS;
 
-    if (tn_status failed = TN_CUDA(cudaEventRecord(staging.read[staging.now], tni_cuda_stream));
-        failed != TN_OK)
+    if (tn_status failed = TN_CUDA(cudaEventRecord(staging.read[staging.now], tni_cuda_stream)))
         return failed;
     staging.waiting[staging.now] = true;
     if (staging.waiting[next])
-        if (tn_status failed = TN_CUDA(cudaEventSynchronize(staging.read[next])); failed != TN_OK)
-            return failed;
+        if (tn_status failed = TN_CUDA(cudaEventSynchronize(staging.read[next]))) return failed;
     staging.waiting[next] = false;
     staging.now = next;
     staging.used = 0;
@@ -520,24 +506,21 @@ tn_status tni_cuda_upload(void *device, const void *host, size_t nbytes)
     const char *from = static_cast<const char *>(host);
 
     if (nbytes == 0) return TN_OK;
-    if (tn_status failed = ready(); failed != TN_OK) return failed;
     if (tn_status failed =
-            tni_cuda_not_captured("data comes from the host", "it as an input of tn_capture_run");
-        failed != TN_OK)
+            ready_outside("data comes from the host", "it as an input of tn_capture_run"))
         return failed;
     if (tni_cuda_was_ahead(device, host, nbytes)) return TN_OK;
     std::lock_guard<std::mutex> hold(uploading);
-    if (tn_status failed = make_staging(); failed != TN_OK) return failed;
+    if (tn_status failed = make_staging()) return failed;
     while (nbytes > 0) {
         if (staging.used == SEGMENT)
-            if (tn_status failed = next_segment(); failed != TN_OK) return failed;
+            if (tn_status failed = next_segment()) return failed;
         size_t part = SEGMENT - staging.used;
         if (part > nbytes) part = nbytes;
         char *at = staging.memory + static_cast<size_t>(staging.now) * SEGMENT + staging.used;
         std::memcpy(at, from, part);
         if (tn_status failed =
-                TN_CUDA(cudaMemcpyAsync(to, at, part, cudaMemcpyHostToDevice, tni_cuda_stream));
-            failed != TN_OK)
+                TN_CUDA(cudaMemcpyAsync(to, at, part, cudaMemcpyHostToDevice, tni_cuda_stream)))
             return failed;
         staging.used += (part + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         to += part;
@@ -556,16 +539,13 @@ static struct bounce {
 static tn_status wait_and_look()
 {
     if (tn_status failed = TN_CUDA(cudaMemcpyAsync(&bounce->fault, fault_word, sizeof *fault_word,
-                                                   cudaMemcpyDeviceToHost, tni_cuda_stream));
-        failed != TN_OK)
+                                                   cudaMemcpyDeviceToHost, tni_cuda_stream)))
         return failed;
-    if (tn_status failed = TN_CUDA(cudaStreamSynchronize(tni_cuda_stream)); failed != TN_OK)
-        return failed;
+    if (tn_status failed = TN_CUDA(cudaStreamSynchronize(tni_cuda_stream))) return failed;
     tni_cuda_fault found = bounce->fault;
     if (!found.set) return TN_OK;
     if (tn_status failed =
-            TN_CUDA(cudaMemsetAsync(fault_word, 0, sizeof *fault_word, tni_cuda_stream));
-        failed != TN_OK)
+            TN_CUDA(cudaMemsetAsync(fault_word, 0, sizeof *fault_word, tni_cuda_stream)))
         return failed;
     return tni_cuda_fault_error(&found);
 }
@@ -574,8 +554,7 @@ static tn_status make_bounce()
 {
     if (bounce) return TN_OK;
     void *memory;
-    if (tn_status failed = TN_CUDA(cudaHostAlloc(&memory, sizeof *bounce, cudaHostAllocDefault));
-        failed != TN_OK)
+    if (tn_status failed = TN_CUDA(cudaHostAlloc(&memory, sizeof *bounce, cudaHostAllocDefault)))
         return failed;
     bounce = static_cast<struct bounce *>(memory);
     return TN_OK;
@@ -584,30 +563,24 @@ static tn_status make_bounce()
 tn_status tni_cuda_download(void *host, const void *device, size_t nbytes)
 {
     if (nbytes == 0) return TN_OK;
-    if (tn_status failed = ready(); failed != TN_OK) return failed;
-    if (tn_status failed = tni_cuda_not_captured("a value is read", "it read after tn_capture_run");
-        failed != TN_OK)
+    if (tn_status failed = ready_outside("a value is read", "it read after tn_capture_run"))
         return failed;
     std::lock_guard<std::mutex> hold(downloading);
-    if (tn_status failed = make_bounce(); failed != TN_OK) return failed;
+    if (tn_status failed = make_bounce()) return failed;
     void *to = nbytes <= BOUNCE ? bounce->bytes : host;
     if (tn_status failed =
-            TN_CUDA(cudaMemcpyAsync(to, device, nbytes, cudaMemcpyDeviceToHost, tni_cuda_stream));
-        failed != TN_OK)
+            TN_CUDA(cudaMemcpyAsync(to, device, nbytes, cudaMemcpyDeviceToHost, tni_cuda_stream)))
         return failed;
-    if (tn_status failed = wait_and_look(); failed != TN_OK) return failed;
+    if (tn_status failed = wait_and_look()) return failed;
     if (to != host) std::memcpy(host, to, nbytes);
     return TN_OK;
 }
 
 tn_status tni_cuda_synchronize(void)
 {
-    if (tn_status failed = ready(); failed != TN_OK) return failed;
-    if (tn_status failed =
-            tni_cuda_not_captured("the host waits", "it to wait after tn_capture_run");
-        failed != TN_OK)
+    if (tn_status failed = ready_outside("the host waits", "it to wait after tn_capture_run"))
         return failed;
     std::lock_guard<std::mutex> hold(downloading);
-    if (tn_status failed = make_bounce(); failed != TN_OK) return failed;
+    if (tn_status failed = make_bounce()) return failed;
     return wait_and_look();
 }

@@ -6,13 +6,9 @@
  * again. The product keeps inf * 0 = NaN; bf16 and f16 are multiplied in f32 and rounded.
  */
 #include "cuda/capture.h"
-#include "cuda/rows.h"
+#include "cuda/elements.h"
 #include "cuda/half.h"
 #include "tensor/philox.h"
-
-template <typename R> struct alignas(sizeof(R) < 4 ? 4 * sizeof(R) : 16) dropout_four {
-    R v[4];
-};
 
 /* whole: x and y can be accessed four elements at a time. */
 template <typename R>
@@ -25,14 +21,11 @@ static __global__ void dropout(R *y, const R *x, int64_t n, uint32_t threshold,
         seed = draw->seed;
         offset += draw->offset;
     }
-    typedef dropout_four<R> four;
-    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-    int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    for (int64_t at = first; at < (n + 3) / 4; at += step) {
+    for (int64_t step = grid_threads(), at = grid_thread(); at < (n + 3) / 4; at += step) {
         A v[4];
         bool full = whole && 4 * at + 4 <= n;
         if (full) {
-            four q = reinterpret_cast<const four *>(x)[at];
+            four<R> q = reinterpret_cast<const four<R> *>(x)[at];
             TN_UNROLL
             for (int k = 0; k < 4; k++) v[k] = wide(q.v[k]);
         } else {
@@ -44,10 +37,10 @@ static __global__ void dropout(R *y, const R *x, int64_t n, uint32_t threshold,
         TN_UNROLL
         for (int k = 0; k < 4; k++) v[k] *= (w[k] >> 8) >= threshold ? scale : 0;
         if (full) {
-            four q;
+            four<R> q;
             TN_UNROLL
             for (int k = 0; k < 4; k++) q.v[k] = element<R>::rounded(v[k]);
-            reinterpret_cast<four *>(y)[at] = q;
+            reinterpret_cast<four<R> *>(y)[at] = q;
         } else {
             TN_UNROLL
             for (int k = 0; k < 4; k++)

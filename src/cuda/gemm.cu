@@ -47,11 +47,11 @@ static bool blas_layout(operand *o, int64_t rows, int64_t cols, int64_t row, int
 }
 
 /* A matrix [rows, cols], or a batch of them, as cuBLAS takes it; copied where no stride is 1. */
-static tn_status operand_init(operand *o, tn_dtype dtype, int64_t batch, const void *data,
-                              int64_t rows, int64_t cols, int64_t row, int64_t col,
-                              int64_t distance)
+static tn_status operand_init(operand *o, tni_cuda_scratch *copy, tn_dtype dtype, int64_t batch,
+                              const void *data, int64_t rows, int64_t cols, int64_t row,
+                              int64_t col, int64_t distance)
 {
-    *o = operand{ data, 0, distance, CUBLAS_OP_N, nullptr };
+    *o = operand{ data, 0, distance, CUBLAS_OP_N };
     if (blas_layout(o, rows, cols, row, col)) return TN_OK;
     int64_t copies = distance == 0 ? 1 : batch;
     int64_t item = static_cast<int64_t>(floating_size(dtype));
@@ -61,15 +61,13 @@ static tn_status operand_init(operand *o, tn_dtype dtype, int64_t batch, const v
                                    "] does not fit in memory",
                                    static_cast<long long>(copies), static_cast<long long>(rows),
                                    static_cast<long long>(cols));
-    if (tn_status failed =
-            tni_cuda_borrow(static_cast<size_t>(copies * rows * cols * item), &o->copy);
-        failed != TN_OK)
+    if (tn_status failed = copy->borrow(static_cast<size_t>(copies * rows * cols * item)))
         return failed;
     tni_array from = {
         const_cast<void *>(data), dtype, 3, { copies, rows, cols }, { distance, row, col }
     };
-    tni_array to = { o->copy, dtype, 3, { copies, rows, cols }, { rows * cols, cols, 1 } };
-    o->data = o->copy;
+    tni_array to = { copy->at, dtype, 3, { copies, rows, cols }, { rows * cols, cols, 1 } };
+    o->data = copy->at;
     o->ld = cols;
     o->batch = distance == 0 ? 0 : rows * cols;
     return copy_to(to, from);
@@ -163,8 +161,7 @@ static tn_status multiply(cublasHandle_t blas, const tni_gemm *g, tn_dtype c_dty
         x.data = after(a->data, done * a->batch, g->dtype);
         y.data = after(b->data, done * b->batch, g->dtype);
         part.c = const_cast<void *>(after(g->c, done * g->c_batch, c_dtype));
-        if (tn_status failed = multiply_some(blas, &part, c_dtype, &x, &y, add); failed != TN_OK)
-            return failed;
+        if (tn_status failed = multiply_some(blas, &part, c_dtype, &x, &y, add)) return failed;
     }
     return TN_OK;
 }
@@ -183,22 +180,17 @@ static tn_status add_through_f32(cublasHandle_t blas, const tni_gemm *g, const o
             TN_E_NOMEM, "gemm: sums [%" PRId64 ",%" PRId64 ",%" PRId64 "] do not fit in memory",
             static_cast<long long>(g->batch), static_cast<long long>(g->m),
             static_cast<long long>(g->n));
-    void *sums;
-    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(4 * items * g->batch), &sums);
-        failed != TN_OK)
+    tni_cuda_scratch sums;
+    if (tn_status failed = sums.borrow(static_cast<size_t>(4 * items * g->batch))) return failed;
+    if (tn_status failed = start<float, R>(g, result<float>{ sums.as<float>(), g->n, items }))
         return failed;
-    tn_status status = start<float, R>(g, result<float>{ static_cast<float *>(sums), g->n, items });
-    wide_g.c = sums;
+    wide_g.c = sums.at;
     wide_g.c_row = g->n;
     wide_g.c_batch = items;
-    if (status == TN_OK) status = multiply(blas, &wide_g, TN_F32, a, b, true);
-    if (status == TN_OK) {
-        tni_array from = { sums, TN_F32, 3, { g->batch, g->m, g->n }, { items, g->n, 1 } };
-        tni_array to = { g->c, g->dtype, 3, { g->batch, g->m, g->n }, { g->c_batch, g->c_row, 1 } };
-        status = copy_to(to, from);
-    }
-    tni_cuda_return(sums);
-    return status;
+    if (tn_status failed = multiply(blas, &wide_g, TN_F32, a, b, true)) return failed;
+    tni_array from = { sums.at, TN_F32, 3, { g->batch, g->m, g->n }, { items, g->n, 1 } };
+    tni_array to = { g->c, g->dtype, 3, { g->batch, g->m, g->n }, { g->c_batch, g->c_row, 1 } };
+    return copy_to(to, from);
 }
 
 /* The sums of A's rows, where no product has made them. */
@@ -223,16 +215,14 @@ static tn_status run(const tni_gemm *g, tn_dtype c_dtype, const operand *a, cons
     if (!blas) return TN_E_BACKEND;
     if ((g->bias || g->a_sums) && g->dtype != TN_F64 && !g->accumulate && g->batch == 1 &&
         g->m > 1 && g->n > 1)
-        if (tn_status failed = tni_cuda_gemm_bias(blas, g, a, b, &done); failed != TN_OK)
-            return failed;
+        if (tn_status failed = tni_cuda_gemm_bias(blas, g, a, b, &done)) return failed;
     if (done) return TN_OK;
-    if (tn_status failed = sum_rows(g); failed != TN_OK) return failed;
+    if (tn_status failed = sum_rows(g)) return failed;
     if (g->bias && g->accumulate && tni_is_half(g->dtype))
         return g->dtype == TN_BF16 ? add_through_f32<bf16>(blas, g, a, b)
                                    : add_through_f32<f16>(blas, g, a, b);
     if (g->bias)
-        if (tn_status failed = TN_FLOATING(g->dtype, start_in_place<R>(g)); failed != TN_OK)
-            return failed;
+        if (tn_status failed = TN_FLOATING(g->dtype, start_in_place<R>(g))) return failed;
     return multiply(blas, g, c_dtype, a, b, g->bias || g->accumulate);
 }
 
@@ -255,17 +245,17 @@ static tn_status gemm(const tni_gemm *given, tn_dtype c_dtype)
     if (g.m == 0 || g.n == 0 || g.batch == 0) return sum_rows(&g);
     if (g.m == 1) g.c_row = g.n; /* cuBLAS checks it even for one row */
     if (g.k == 0) {
-        tn_status empty = run_empty(&g, c_dtype);
-        return empty == TN_OK ? sum_rows(&g) : empty;
+        if (tn_status failed = run_empty(&g, c_dtype)) return failed;
+        return sum_rows(&g);
     }
-    tn_status status =
-        operand_init(&a, g.dtype, g.batch, g.a, g.m, g.k, g.a_row, g.a_col, g.a_batch);
-    if (status == TN_OK)
-        status = operand_init(&b, g.dtype, g.batch, g.b, g.k, g.n, g.b_row, g.b_col, g.b_batch);
-    if (status == TN_OK) status = run(&g, c_dtype, &a, &b);
-    if (a.copy) tni_cuda_return(a.copy);
-    if (b.copy) tni_cuda_return(b.copy);
-    return status;
+    tni_cuda_scratch a_copy, b_copy;
+    if (tn_status failed =
+            operand_init(&a, &a_copy, g.dtype, g.batch, g.a, g.m, g.k, g.a_row, g.a_col, g.a_batch))
+        return failed;
+    if (tn_status failed =
+            operand_init(&b, &b_copy, g.dtype, g.batch, g.b, g.k, g.n, g.b_row, g.b_col, g.b_batch))
+        return failed;
+    return run(&g, c_dtype, &a, &b);
 }
 
 tn_status tni_cuda_gemm_to_f32(const tni_gemm *g)

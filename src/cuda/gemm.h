@@ -1,7 +1,5 @@
-/*
- * gemm.h - matrix products inside the module: operands for cuBLAS, products with a result wider
- * than their operands, products with an epilogue.
- */
+/* gemm.h - matrix products inside the module: operands for cuBLAS, products with a result wider
+ * than their operands, products with an epilogue. */
 #pragma once
 
 #include <mutex>
@@ -13,7 +11,6 @@ struct operand {
     const void *data;
     int64_t ld, batch;
     cublasOperation_t trans; /* of the row-major matrix */
-    void *copy;              /* NULL: the caller's memory is used as it is */
 };
 
 cudaDataType_t tni_cuda_blas_type(tn_dtype dtype);

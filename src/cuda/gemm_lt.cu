@@ -95,28 +95,30 @@ struct product {
     cublasLtMatrixLayoutOpaque_t a, b, c; /* row-major A, B, C */
 };
 
+template <typename T>
+static tn_status set(product *p, cublasLtMatmulDescAttributes_t name, const T &value)
+{
+    return TN_BLAS(cublasLtMatmulDescSetAttribute(&p->what, name, &value, sizeof value));
+}
+
+template <typename T>
+static tn_status set(cublasLtMatmulPreferenceOpaque_t *want,
+                     cublasLtMatmulPreferenceAttributes_t name, const T &value)
+{
+    return TN_BLAS(cublasLtMatmulPreferenceSetAttribute(want, name, &value, sizeof value));
+}
+
 static tn_status describe_sum(product *p, const shape *s, const void *bias)
 {
     cublasLtEpilogue_t epilogue = static_cast<cublasLtEpilogue_t>(s->epilogue);
     cublasComputeType_t compute = s->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 
-    if (tn_status failed = TN_BLAS(cublasLtMatmulDescInit(&p->what, compute, CUDA_R_32F));
-        failed != TN_OK)
+    if (tn_status failed = TN_BLAS(cublasLtMatmulDescInit(&p->what, compute, CUDA_R_32F)))
         return failed;
-    if (tn_status failed = TN_BLAS(cublasLtMatmulDescSetAttribute(
-            &p->what, CUBLASLT_MATMUL_DESC_TRANSA, &s->trans_b, sizeof s->trans_b));
-        failed != TN_OK)
-        return failed;
-    if (tn_status failed = TN_BLAS(cublasLtMatmulDescSetAttribute(
-            &p->what, CUBLASLT_MATMUL_DESC_TRANSB, &s->trans_a, sizeof s->trans_a));
-        failed != TN_OK)
-        return failed;
-    if (tn_status failed = TN_BLAS(cublasLtMatmulDescSetAttribute(
-            &p->what, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-        failed != TN_OK)
-        return failed;
-    return TN_BLAS(cublasLtMatmulDescSetAttribute(&p->what, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                                  &bias, sizeof bias));
+    if (tn_status failed = set(p, CUBLASLT_MATMUL_DESC_TRANSA, s->trans_b)) return failed;
+    if (tn_status failed = set(p, CUBLASLT_MATMUL_DESC_TRANSB, s->trans_a)) return failed;
+    if (tn_status failed = set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue)) return failed;
+    return set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
 }
 
 static tn_status describe(product *p, const shape *s, const void *bias)
@@ -125,14 +127,12 @@ static tn_status describe(product *p, const shape *s, const void *bias)
     int64_t a_ld = s->trans_a ? s->m : s->k, a_lines = s->trans_a ? s->k : s->m;
     int64_t b_ld = s->trans_b ? s->k : s->n, b_lines = s->trans_b ? s->n : s->k;
 
-    if (tn_status failed = describe_sum(p, s, bias); failed != TN_OK) return failed;
+    if (tn_status failed = describe_sum(p, s, bias)) return failed;
     if (tn_status failed = TN_BLAS(cublasLtMatrixLayoutInit(
-            &p->a, type, static_cast<uint64_t>(a_ld), static_cast<uint64_t>(a_lines), s->lda));
-        failed != TN_OK)
+            &p->a, type, static_cast<uint64_t>(a_ld), static_cast<uint64_t>(a_lines), s->lda)))
         return failed;
     if (tn_status failed = TN_BLAS(cublasLtMatrixLayoutInit(
-            &p->b, type, static_cast<uint64_t>(b_ld), static_cast<uint64_t>(b_lines), s->ldb));
-        failed != TN_OK)
+            &p->b, type, static_cast<uint64_t>(b_ld), static_cast<uint64_t>(b_lines), s->ldb)))
         return failed;
     return TN_BLAS(cublasLtMatrixLayoutInit(&p->c, type, static_cast<uint64_t>(s->n),
                                             static_cast<uint64_t>(s->m), s->ldc));
@@ -156,21 +156,12 @@ static tn_status describe_wish(cublasLtMatmulPreferenceOpaque_t *want, const sha
     };
 
     tni_cuda_blas_workspace(&most);
-    if (tn_status failed = TN_BLAS(cublasLtMatmulPreferenceInit(want)); failed != TN_OK)
-        return failed;
-    if (tn_status failed = TN_BLAS(cublasLtMatmulPreferenceSetAttribute(
-            want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most));
-        failed != TN_OK)
-        return failed;
-    if (tn_status failed = TN_BLAS(cublasLtMatmulPreferenceSetAttribute(
-            want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums));
-        failed != TN_OK)
+    if (tn_status failed = TN_BLAS(cublasLtMatmulPreferenceInit(want))) return failed;
+    if (tn_status failed = set(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, most)) return failed;
+    if (tn_status failed = set(want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, sums))
         return failed;
     for (const auto &a : aligned)
-        if (tn_status failed = TN_BLAS(
-                cublasLtMatmulPreferenceSetAttribute(want, a.name, &a.bytes, sizeof a.bytes));
-            failed != TN_OK)
-            return failed;
+        if (tn_status failed = set(want, a.name, a.bytes)) return failed;
     return TN_OK;
 }
 
@@ -186,7 +177,7 @@ static tn_status choose(cublasLtHandle_t handle, product *p, plan *to)
     cublasLtMatmulPreferenceOpaque_t want;
     int n = 0;
 
-    if (tn_status failed = describe_wish(&want, &to->key); failed != TN_OK) return failed;
+    if (tn_status failed = describe_wish(&want, &to->key)) return failed;
     cublasLtMatmulHeuristicResult_t result;
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, &p->what, &p->b, &p->a, &p->c,
                                                            &p->c, &want, 1, &result, &n);
@@ -214,7 +205,7 @@ static tn_status plan_for(cublasLtHandle_t handle, product *p, const shape *s, p
         }
     }
     to->key = *s;
-    if (tn_status failed = choose(handle, p, to); failed != TN_OK) return failed;
+    if (tn_status failed = choose(handle, p, to)) return failed;
     plans[set][turns[set]++ % WAYS] = *to;
     return TN_OK;
 }
@@ -244,8 +235,8 @@ tn_status tni_cuda_gemm_bias(cublasHandle_t blas, const tni_gemm *g, const opera
 
     *done = false;
     if (g->dtype != TN_F32 && !in_sixteens(&s)) return TN_OK;
-    if (tn_status failed = describe(&p, &s, beside_of(g)); failed != TN_OK) return failed;
-    if (tn_status failed = plan_for(handle, &p, &s, &mine); failed != TN_OK) return failed;
+    if (tn_status failed = describe(&p, &s, beside_of(g))) return failed;
+    if (tn_status failed = plan_for(handle, &p, &s, &mine)) return failed;
     *done = mine.found;
     if (!mine.found) return TN_OK;
     std::unique_lock<std::mutex> hold(tni_cuda_product_lock());

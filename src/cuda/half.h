@@ -1,6 +1,4 @@
-/*
- * half.h - bf16 and f16 as element types of kernels: storage only, the arithmetic is in f32.
- */
+/* half.h - bf16 and f16 as element types of kernels: storage only, the arithmetic is in f32. */
 #pragma once
 
 #include "cuda/cuda.h"
@@ -85,21 +83,11 @@ static inline tn_status check_floating(const char *name, tn_dtype dtype)
 /* Runs `call` with the C++ type R of a floating dtype; TN_E_DTYPE for others. */
 #define TN_FLOATING(dtype, call)                                                                   \
     [&, function = __func__]() -> tn_status {                                                      \
-        if ((dtype) == TN_F32) {                                                                   \
-            typedef float R;                                                                       \
-            return call;                                                                           \
-        } else if ((dtype) == TN_F64) {                                                            \
-            typedef double R;                                                                      \
-            return call;                                                                           \
-        } else if ((dtype) == TN_BF16) {                                                           \
-            typedef bf16 R;                                                                        \
-            return call;                                                                           \
-        } else if ((dtype) == TN_F16) {                                                            \
-            typedef f16 R;                                                                         \
-            return call;                                                                           \
-        } else {                                                                                   \
-            return check_floating(function, dtype);                                                \
-        }                                                                                          \
+        if ((dtype) == TN_F32) TN_WITH(float, call)                                                \
+        if ((dtype) == TN_F64) TN_WITH(double, call)                                               \
+        if ((dtype) == TN_BF16) TN_WITH(bf16, call)                                                \
+        if ((dtype) == TN_F16) TN_WITH(f16, call)                                                  \
+        return check_floating(function, dtype);                                                    \
     }()
 
 /* ---- f32 kernels on copies, where there are none for bf16 and f16 ---------------------------- */
@@ -124,27 +112,25 @@ static inline tni_array once(tni_array x)
 }
 
 /* Of n arrays the short ones get f32 memory (to[i], which begins as a copy of from[i]), and the
- * first `inputs` also their values; an axis keeps stride 0. The caller returns the block. */
+ * first `inputs` also their values; an axis keeps stride 0. */
 static inline tn_status f32_copies(int n, tni_array *const *to, const tni_array *const *from,
-                                   int inputs, void **block)
+                                   int inputs, tni_cuda_scratch &block)
 {
     int64_t elements = 0;
-    tn_status status = TN_OK;
 
     for (int i = 0; i < n; i++)
         if (tni_is_half(from[i]->dtype) && from[i]->data) elements += f32_strides(to[i]);
-    if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(elements) * sizeof(float), block);
-        failed != TN_OK)
+    if (tn_status failed = block.borrow(static_cast<size_t>(elements) * sizeof(float)))
         return failed;
-    float *at = static_cast<float *>(*block);
-    for (int i = 0; i < n && status == TN_OK; i++) {
+    float *at = block.as<float>();
+    for (int i = 0; i < n; i++) {
         if (to[i]->dtype == from[i]->dtype) continue;
         tni_array values = once(*from[i]), own = *to[i];
         to[i]->data = own.data = at;
         at += f32_strides(&own);
         own = once(own);
-        if (i < inputs) status = copy_to(own, values);
+        if (i < inputs)
+            if (tn_status failed = copy_to(own, values)) return failed;
     }
-    if (status != TN_OK) tni_cuda_return(*block);
-    return status;
+    return TN_OK;
 }

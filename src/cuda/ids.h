@@ -1,7 +1,5 @@
-/*
- * ids.h - arrays of indices in kernels: walked over any strides, checked against the number of
- * targets.
- */
+/* ids.h - arrays of indices in kernels: walked over any strides, checked against the number of
+ * targets. */
 #pragma once
 
 #include "cuda/fault.h"

@@ -14,7 +14,7 @@
 /* A word: a target's number, and below it, in position_bits, which addend it receives. Targets from
  * `none` on receive nothing. */
 typedef struct sorted_ids {
-    uint64_t *word, *block;
+    uint64_t *word;
     int64_t n, none;
     int position_bits;
 } sorted_ids;
@@ -36,13 +36,11 @@ static bool words_suffice(int64_t n, int64_t none)
 }
 
 /* Memory for n words: two arrays and a sort's scratch. s->word is to be filled, then sorted. */
-static tn_status sorted_open(sorted_ids *s, int64_t n, int64_t none)
+static tn_status sorted_open(sorted_ids *s, tni_cuda_scratch *block, int64_t n, int64_t none)
 {
-    void *block;
     size_t words = 2 * static_cast<size_t>(n) + sort_scratch(sort_plan_of(n));
-    if (tn_status failed = tni_cuda_borrow(words * sizeof(uint64_t), &block); failed != TN_OK)
-        return failed;
-    s->block = s->word = static_cast<uint64_t *>(block);
+    if (tn_status failed = block->borrow(words * sizeof(uint64_t))) return failed;
+    s->word = block->as<uint64_t>();
     s->n = n;
     s->none = none;
     s->position_bits = bits_of(static_cast<uint64_t>(n));
@@ -182,18 +180,17 @@ template <typename R, typename D> static tn_status scatter(const tni_scatter *a)
     bool counts = !__builtin_mul_overflow(job.lines, job.check.limit, &none);
     int64_t enough = 64LL * tni_cuda_multiprocessors();
     if (length <= FEW_IDS || job.lines >= enough || !counts || !words_suffice(n, none)) {
-        if (tn_status failed = tni_cuda_check_ids(index, job.check); failed != TN_OK) return failed;
+        if (tn_status failed = tni_cuda_check_ids(index, job.check)) return failed;
         return TN_LAUNCH((scatter_lines<R, D>), row_grid(job.lines, THREADS), THREADS, 0, job);
     }
+    tni_cuda_scratch block;
     sorted_ids s;
-    if (tn_status failed = sorted_open(&s, n, none); failed != TN_OK) return failed;
-    tn_status status =
-        TN_LAUNCH((scatter_words<R, D>), row_grid(n, THREADS), THREADS, 0, job, D(length), s);
-    if (status == TN_OK) status = sorted_sort(&s);
-    if (status == TN_OK)
-        status = TN_LAUNCH((scatter_sorted<R, D>), row_grid(n, THREADS), THREADS, 0, job, s);
-    tni_cuda_return(s.block);
-    return status;
+    if (tn_status failed = sorted_open(&s, &block, n, none)) return failed;
+    if (tn_status failed =
+            TN_LAUNCH((scatter_words<R, D>), row_grid(n, THREADS), THREADS, 0, job, D(length), s))
+        return failed;
+    if (tn_status failed = sorted_sort(&s)) return failed;
+    return TN_LAUNCH((scatter_sorted<R, D>), row_grid(n, THREADS), THREADS, 0, job, s);
 }
 
 template <typename R> static tn_status run_scatter(const tni_scatter *a)
@@ -267,20 +264,20 @@ template <typename R> static tn_status take_add(const take_add_job<R> &job, cons
 {
     int64_t columns = job.outer * job.inner;
     if (job.n <= FEW_IDS || columns >= 1 << 17 || !words_suffice(job.n, job.check.limit)) {
-        if (tn_status failed = tni_cuda_check_ids(index, job.check); failed != TN_OK) return failed;
+        if (tn_status failed = tni_cuda_check_ids(index, job.check)) return failed;
         return TN_LAUNCH((take_add_columns<R>), row_grid(columns, THREADS), THREADS, 0, job);
     }
+    tni_cuda_scratch words;
     sorted_ids s;
-    if (tn_status failed = sorted_open(&s, job.n, job.check.limit); failed != TN_OK) return failed;
+    if (tn_status failed = sorted_open(&s, &words, job.n, job.check.limit)) return failed;
     unsigned wide = 1;
     while (wide < THREADS && wide < job.inner) wide *= 2;
     dim3 block(wide, THREADS / wide);
-    tn_status status = TN_LAUNCH((take_add_words<R>), row_grid(job.n, THREADS), THREADS, 0, job, s);
-    if (status == TN_OK) status = sorted_sort(&s);
-    if (status == TN_OK)
-        status = TN_LAUNCH((take_add_sorted<R>), row_grid(job.n, block.y), block, 0, job, s);
-    tni_cuda_return(s.block);
-    return status;
+    if (tn_status failed =
+            TN_LAUNCH((take_add_words<R>), row_grid(job.n, THREADS), THREADS, 0, job, s))
+        return failed;
+    if (tn_status failed = sorted_sort(&s)) return failed;
+    return TN_LAUNCH((take_add_sorted<R>), row_grid(job.n, block.y), block, 0, job, s);
 }
 
 template <typename R> static tn_status run_take_add(const tni_take_add *a)

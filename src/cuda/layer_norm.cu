@@ -182,6 +182,11 @@ static inline bool ln_whole(int64_t f, std::initializer_list<ln_array<R>> arrays
     return bits % 16 == 0;
 }
 
+/* A kernel whose warps take whole rows, by sixteen bytes if these are `whole`. */
+#define LN_LAUNCH(kernel)                                                                          \
+    ROW_ITEMS(job.f, whole ? TN_LAUNCH((kernel<R, K, ln_wide<R, K>>), blocks, ROW_THREADS, 0, job) \
+                           : TN_LAUNCH((kernel<R, K, 1>), blocks, ROW_THREADS, 0, job))
+
 template <typename R, int K, int V> static __global__ void layer_norm_warp(ln_job<R> job)
 {
     int lane = threadIdx.x % 32, f = static_cast<int>(job.f);
@@ -264,10 +269,7 @@ template <typename R> static tn_status layer_norm(const tni_layer_norm *a)
         return TN_LAUNCH((layer_norm_block<R>), row_grid(job.n, 1), ROW_BLOCK, 0, job);
     unsigned blocks = row_grid(job.n, ROW_WARPS);
     bool whole = ln_whole(job.f, { job.y, job.x, job.w, job.b });
-    return ROW_ITEMS(
-        job.f, whole
-                   ? TN_LAUNCH((layer_norm_warp<R, K, ln_wide<R, K>>), blocks, ROW_THREADS, 0, job)
-                   : TN_LAUNCH((layer_norm_warp<R, K, 1>), blocks, ROW_THREADS, 0, job));
+    return LN_LAUNCH(layer_norm_warp);
 }
 
 tn_status tni_cuda_layer_norm(const tni_layer_norm *a)
@@ -496,9 +498,7 @@ template <typename R> static tn_status ln_dw(lng_job<R> job)
                          ROW_BLOCK, 0, job);
     unsigned across = static_cast<unsigned>((job.f + 31) / 32);
     dim3 grid(across, static_cast<unsigned>(job.pieces));
-    if (tn_status failed = TN_LAUNCH((layer_norm_dw<R>), grid, 32 * LN_ROWS, 0, job);
-        failed != TN_OK)
-        return failed;
+    if (tn_status failed = TN_LAUNCH((layer_norm_dw<R>), grid, 32 * LN_ROWS, 0, job)) return failed;
     if (job.pieces == 1) return TN_OK;
     return TN_LAUNCH((layer_norm_dw_finish<R>), across, 32 * LN_ROWS, 0, job);
 }
@@ -509,10 +509,7 @@ template <typename R> static tn_status ln_dx(const lng_job<R> &job)
         return TN_LAUNCH((layer_norm_dx_block<R>), row_grid(job.n, 1), ROW_BLOCK, 0, job);
     unsigned blocks = row_grid(job.n, ROW_WARPS);
     bool whole = ln_whole(job.f, { job.dx, job.dy, job.x, job.w });
-    return ROW_ITEMS(
-        job.f,
-        whole ? TN_LAUNCH((layer_norm_dx_warp<R, K, ln_wide<R, K>>), blocks, ROW_THREADS, 0, job)
-              : TN_LAUNCH((layer_norm_dx_warp<R, K, 1>), blocks, ROW_THREADS, 0, job));
+    return LN_LAUNCH(layer_norm_dx_warp);
 }
 
 /* dx, dw and db with the rows read once; of f32 alone. */
@@ -521,11 +518,7 @@ static tn_status ln_both(const lng_job<float> &job)
     typedef float R;
     unsigned blocks = static_cast<unsigned>(job.pieces);
     bool whole = ln_whole<R>(job.f, { job.dx, job.dy, job.x, job.w });
-    tn_status status = ROW_ITEMS(
-        job.f,
-        whole ? TN_LAUNCH((layer_norm_grad_warp<R, K, ln_wide<R, K>>), blocks, ROW_THREADS, 0, job)
-              : TN_LAUNCH((layer_norm_grad_warp<R, K, 1>), blocks, ROW_THREADS, 0, job));
-    if (status != TN_OK) return status;
+    if (tn_status failed = LN_LAUNCH(layer_norm_grad_warp)) return failed;
     return TN_LAUNCH((layer_norm_dw_finish<R>), static_cast<unsigned>((job.f + 31) / 32),
                      32 * LN_ROWS, 0, job);
 }
@@ -542,9 +535,7 @@ static int64_t ln_both_pieces(int64_t n)
 static int64_t ln_pieces(int64_t n, int64_t f)
 {
     int64_t wanted = 8LL * tni_cuda_multiprocessors() / ((f + 31) / 32);
-    int64_t most = n / 64;
-    int64_t pieces = wanted < most ? wanted : most;
-    return pieces < 1 ? 1 : pieces;
+    return max(INT64_C(1), min(wanted, n / 64));
 }
 
 template <typename R> static tn_status layer_norm_grad(const tni_layer_norm_grad *a)
@@ -557,6 +548,7 @@ template <typename R> static tn_status layer_norm_grad(const tni_layer_norm_grad
     job.n = ln_rows(a->x, a->rows, &job.f);
     job.channels = ln_channels(a->rows, job.f);
     if (job.f == 0 && !a->rows.groups) return TN_OK;
+    tni_cuda_scratch partial;
     bool sums = job.dw.data || job.db.data;
     bool both =
         sums && job.dx.data && job.dy.half && !a->rows.groups && job.f <= ROW_IN_WARP && job.n > 0;
@@ -565,18 +557,16 @@ template <typename R> static tn_status layer_norm_grad(const tni_layer_norm_grad
         job.rows = (job.n + pieces - 1) / pieces;
         job.pieces = job.rows > 0 ? (job.n + job.rows - 1) / job.rows : 1;
         if (both || job.pieces > 1) {
-            void *block;
             size_t nbytes = static_cast<size_t>(job.pieces * 2 * job.f) * sizeof(double);
-            if (tn_status failed = tni_cuda_borrow(nbytes, &block); failed != TN_OK) return failed;
-            job.partial = static_cast<double *>(block);
+            if (tn_status failed = partial.borrow(nbytes)) return failed;
+            job.partial = partial.as<double>();
         }
     }
-    tn_status status = both || !job.dx.data || job.n == 0 ? TN_OK : ln_dx(job);
     if constexpr (sizeof(R) == sizeof(float))
-        if (both) status = ln_both(job);
-    if (status == TN_OK && sums && !both) status = ln_dw(job);
-    if (job.partial) tni_cuda_return(job.partial);
-    return status;
+        if (both) return ln_both(job);
+    if (job.dx.data && job.n > 0)
+        if (tn_status failed = ln_dx(job)) return failed;
+    return sums ? ln_dw(job) : TN_OK;
 }
 
 tn_status tni_cuda_layer_norm_grad(const tni_layer_norm_grad *a)

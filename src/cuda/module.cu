@@ -1,7 +1,5 @@
-/*
- * module.cu - the CUDA module's entry point: finds devices and returns the table of kernels.
- * Nothing is created on the device before the first tensor.
- */
+/* module.cu - the CUDA module's entry point: finds devices and returns the table of kernels.
+ * Nothing is created on the device before the first tensor. */
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -19,8 +17,7 @@ static tn_status properties(int index, tn_cuda_properties *to)
                                    index, devices - 1);
     }
     cudaDeviceProp from;
-    if (tn_status failed = TN_CUDA(cudaGetDeviceProperties(&from, index)); failed != TN_OK)
-        return failed;
+    if (tn_status failed = TN_CUDA(cudaGetDeviceProperties(&from, index))) return failed;
     std::snprintf(to->name, sizeof to->name, "%s", from.name);
     to->memory = static_cast<int64_t>(from.totalGlobalMem);
     to->major = from.major;
@@ -39,19 +36,17 @@ static tn_status in_f32(const CALL *a, tn_status (*kernel)(const CALL *), int n_
     CALL f = *a;
     const tni_array *from[MOST];
     tni_array *to[MOST];
-    void *block;
+    tni_cuda_scratch block;
 
     for (int i = 0; i < n_in + n_out; i++) { /* inputs first */
         int at = i < n_in ? n_out + i : i - n_in;
         from[i] = reinterpret_cast<const tni_array *>(a) + at;
         to[i] = reinterpret_cast<tni_array *>(&f) + at;
     }
-    if (tn_status failed = f32_copies(n_in + n_out, to, from, n_in, &block); failed != TN_OK)
-        return failed;
+    if (tn_status failed = f32_copies(n_in + n_out, to, from, n_in, block)) return failed;
     tn_status status = kernel(&f);
     for (int i = n_in; i < n_in + n_out && status == TN_OK; i++)
         if (to[i]->dtype != from[i]->dtype) status = copy_to(*from[i], *to[i]);
-    tni_cuda_return(block);
     return status;
 }
 

@@ -91,7 +91,7 @@ template <typename R> static tn_status run_nll_grad(const tni_nll_grad *a)
     job.drow = static_cast<const R *>(a->drow.data);
     if (job.rows == 0 || job.c == 0) return TN_OK;
     tni_fill zeros = { a->dx, {} };
-    if (tn_status failed = tni_cuda_fill(&zeros); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cuda_fill(&zeros)) return failed;
     return BY_DIVISOR(job.rows, TN_LAUNCH((nll_grad_rows<R, D>), row_grid(job.rows, THREADS),
                                           THREADS, 0, job, D(job.d)));
 }

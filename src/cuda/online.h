@@ -1,6 +1,4 @@
-/*
- * online.h - the maximum of a row and the sum of exp(x - maximum), in one pass.
- */
+/* online.h - the maximum of a row and the sum of exp(x - maximum), in one pass. */
 #pragma once
 
 #include "cuda/rows.h"

@@ -13,7 +13,7 @@
 
 #include "cuda/capture.h"
 #include "cuda/fault.h"
-#include "cuda/rows.h"
+#include "cuda/elements.h"
 #include "cuda/half.h"
 
 #define REAL float
@@ -74,10 +74,6 @@ template <bool TOWARDS> struct lerp_rule {
 };
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
-
-template <typename R> struct alignas(sizeof(R) < 4 ? 4 * sizeof(R) : 16) four {
-    R v[4];
-};
 
 /* Four elements of type E, in the type that they compute in. */
 template <typename E>
@@ -212,7 +208,7 @@ static tn_status make_room(size_t nbytes)
     }
     if (step_block.device_size < nbytes) {
         void *block;
-        if (tn_status failed = tni_cuda_borrow(nbytes, &block); failed != TN_OK) return failed;
+        if (tn_status failed = tni_cuda_borrow(nbytes, &block)) return failed;
         tni_cuda_return(step_block.device);
         step_block.device = static_cast<many_head *>(block);
         step_block.device_size = nbytes;
@@ -285,13 +281,12 @@ static tn_status refresh(const CALL *a, const many_head **block, int64_t *chunks
     size_t nbytes = sizeof(many_head) + static_cast<size_t>(a->n) * sizeof(many_item);
     if (tni_cuda_capturing()) {
         void *host, *device;
-        if (tn_status failed = tni_cuda_graph_section(nbytes, &host, &device); failed != TN_OK)
-            return failed;
+        if (tn_status failed = tni_cuda_graph_section(nbytes, &host, &device)) return failed;
         *chunks = write_block(static_cast<many_head *>(host), a);
         *block = static_cast<const many_head *>(device);
         return TN_OK;
     }
-    if (tn_status failed = make_room(nbytes); failed != TN_OK) return failed;
+    if (tn_status failed = make_room(nbytes)) return failed;
     *chunks = write_block(step_block.host, a);
     *block = step_block.device;
     step_block.bytes += nbytes;

@@ -133,8 +133,7 @@ template <int ARITY, int F, class X, class Y>
 __global__ void pointwise_own(const __grid_constant__ pointwise_args<ARITY, float> a)
 {
     constexpr int N = 16 / sizeof(X);
-    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-    int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    int64_t step = grid_threads(), first = grid_thread();
     Y *y = static_cast<Y *>(a.data[0]);
     sixteen<ARITY> next = {};
     several<X, N> x[ARITY];
@@ -206,8 +205,7 @@ CHOOSE(3, int64_t, CASES_INT_3)
 template <int ARITY, class T>
 __global__ void pointwise_mixed(const __grid_constant__ pointwise_args<ARITY, T> a)
 {
-    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-    int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    int64_t step = grid_threads(), first = grid_thread();
 
     for (int64_t i = first; i < a.at.numel; i += step) {
         int64_t at[ARITY + 1];
@@ -251,10 +249,7 @@ __global__ void pointwise_mixed(const __grid_constant__ pointwise_args<ARITY, T>
 template <int ARITY, class T>
 __global__ void pointwise_single(const __grid_constant__ pointwise_args<ARITY, T> a)
 {
-    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-    int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-
-    for (int64_t i = first; i < a.at.numel; i += step) {
+    for (int64_t step = grid_threads(), i = grid_thread(); i < a.at.numel; i += step) {
         int64_t at[ARITY + 1];
         operands<ARITY, T> o;
 

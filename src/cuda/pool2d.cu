@@ -285,14 +285,14 @@ static tn_status run_mean_grad(void *dx, const void *dy, const tni_pool2d_sizes 
 
 tn_status tni_cuda_max_pool2d(const tni_max_pool2d *a)
 {
-    if (tn_status failed = fits("max_pool2d", &a->sizes); failed != TN_OK) return failed;
+    if (tn_status failed = fits("max_pool2d", &a->sizes)) return failed;
     return TN_REAL(a->x.dtype, run_max<R>(a->y.data, static_cast<int32_t *>(a->index.data),
                                           a->x.data, &a->sizes));
 }
 
 tn_status tni_cuda_max_pool2d_grad(const tni_max_pool2d_grad *a)
 {
-    if (tn_status failed = fits("max_pool2d", &a->sizes); failed != TN_OK) return failed;
+    if (tn_status failed = fits("max_pool2d", &a->sizes)) return failed;
     return TN_REAL(a->dy.dtype,
                    run_max_grad<R>(a->dx.data, a->dy.data,
                                    static_cast<const int32_t *>(a->index.data), &a->sizes));
@@ -305,12 +305,12 @@ static const char *name_of(const tni_pool2d_sizes *p)
 
 tn_status tni_cuda_avg_pool2d(const tni_avg_pool2d *a)
 {
-    if (tn_status failed = fits(name_of(&a->sizes), &a->sizes); failed != TN_OK) return failed;
+    if (tn_status failed = fits(name_of(&a->sizes), &a->sizes)) return failed;
     return TN_REAL(a->x.dtype, run_mean<R>(a->y.data, a->x.data, &a->sizes));
 }
 
 tn_status tni_cuda_avg_pool2d_grad(const tni_avg_pool2d_grad *a)
 {
-    if (tn_status failed = fits(name_of(&a->sizes), &a->sizes); failed != TN_OK) return failed;
+    if (tn_status failed = fits(name_of(&a->sizes), &a->sizes)) return failed;
     return TN_REAL(a->dy.dtype, run_mean_grad<R>(a->dx.data, a->dy.data, &a->sizes));
 }

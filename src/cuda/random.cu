@@ -31,8 +31,7 @@ static tn_status aim(uint64_t seed, uint64_t offset)
     if (!generator) {
         curandGenerator_t made;
         if (tn_status failed =
-                TN_RAND(curandCreateGenerator, &made, CURAND_RNG_PSEUDO_PHILOX4_32_10);
-            failed != TN_OK)
+                TN_RAND(curandCreateGenerator, &made, CURAND_RNG_PSEUDO_PHILOX4_32_10))
             return failed;
         tn_status status = TN_RAND(curandSetStream, made, tni_cuda_stream);
         if (status != TN_OK) {
@@ -42,8 +41,7 @@ static tn_status aim(uint64_t seed, uint64_t offset)
         generator = made;
     }
     if (tn_status failed =
-            TN_RAND(curandSetPseudoRandomGeneratorSeed, generator, seed ^ 0x6a09e667f3bcc908u);
-        failed != TN_OK)
+            TN_RAND(curandSetPseudoRandomGeneratorSeed, generator, seed ^ 0x6a09e667f3bcc908u))
         return failed;
     return TN_RAND(curandSetGeneratorOffset, generator, 4 * offset);
 }
@@ -70,25 +68,22 @@ template <typename R> static __global__ void random_one_to_zero(R *y, int64_t n)
 /* The last of an odd count, from a pair. */
 template <typename R> static tn_status last_normal(R *y)
 {
-    void *pair;
-    if (tn_status failed = tni_cuda_borrow(2 * sizeof(R), &pair); failed != TN_OK) return failed;
-    tn_status status = generate(static_cast<R *>(pair), 2, true);
-    if (status == TN_OK)
-        status =
-            TN_CUDA(cudaMemcpyAsync(y, pair, sizeof(R), cudaMemcpyDeviceToDevice, tni_cuda_stream));
-    tni_cuda_return(pair);
-    return status;
+    tni_cuda_scratch pair;
+    if (tn_status failed = pair.borrow(2 * sizeof(R))) return failed;
+    if (tn_status failed = generate(pair.as<R>(), 2, true)) return failed;
+    return TN_CUDA(
+        cudaMemcpyAsync(y, pair.at, sizeof(R), cudaMemcpyDeviceToDevice, tni_cuda_stream));
 }
 
 template <typename R> static tn_status fill(R *y, int64_t n, bool normal)
 {
     size_t count = static_cast<size_t>(n);
     if (!normal) {
-        if (tn_status failed = generate(y, count, false); failed != TN_OK) return failed;
+        if (tn_status failed = generate(y, count, false)) return failed;
         return TN_LAUNCH((random_one_to_zero<R>), row_grid(n, 256), 256, 0, y, n);
     }
     if (n > 1)
-        if (tn_status failed = generate(y, count - count % 2, true); failed != TN_OK) return failed;
+        if (tn_status failed = generate(y, count - count % 2, true)) return failed;
     return n % 2 ? last_normal(y + n - 1) : TN_OK;
 }
 
@@ -97,10 +92,9 @@ tn_status tni_cuda_random(const tni_random *a)
     int64_t n = tni_array_numel(&a->y);
     if (n == 0) return TN_OK;
     if (tn_status failed = tni_cuda_not_captured("numbers are drawn",
-                                                 "them drawn into an input of tn_capture_run");
-        failed != TN_OK)
+                                                 "them drawn into an input of tn_capture_run"))
         return failed;
     std::lock_guard<std::mutex> hold(lock);
-    if (tn_status failed = aim(a->seed, a->offset); failed != TN_OK) return failed;
+    if (tn_status failed = aim(a->seed, a->offset)) return failed;
     return TN_REAL(a->y.dtype, fill(static_cast<R *>(a->y.data), n, a->normal));
 }

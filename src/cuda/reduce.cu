@@ -48,11 +48,7 @@ static __device__ __forceinline__ double finite_part(double center)
     return center - center == 0.0 ? center : 0.0;
 }
 
-static __device__ __forceinline__ double plus(double a, double b)
-{
-    return a + b;
-}
-static __device__ __forceinline__ float plus(float a, float b)
+template <class A> static __device__ __forceinline__ A plus(A a, A b)
 {
     return a + b;
 }
@@ -224,10 +220,7 @@ struct put_result {
 __global__ void reduce_finish(const __grid_constant__ put_result put, const double *sum,
                               const double *center, const double *scale, double power, void *factor)
 {
-    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-
-    for (int64_t o = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; o < put.at.numel;
-         o += step) {
+    for (int64_t step = grid_threads(), o = grid_thread(); o < put.at.numel; o += step) {
         double base = center ? finite_part(center[o]) : 0, rest = center ? log(sum[o]) : 0;
         put.put(o, center ? rest + base : pow(sum[o], power) / scale[o]);
         if (!factor) continue;
@@ -301,24 +294,26 @@ static put_result to_doubles(const reduce_axes &r, void *y)
 }
 
 /* A pass whose results go to a block that it borrows. */
-static tn_status run_aside(pass pass, const reduce_axes &r, pass_options o, void **block,
+static tn_status run_aside(pass pass, const reduce_axes &r, pass_options o, tni_cuda_scratch &block,
                            double divisor = 1.0)
 {
     size_t doubles = static_cast<size_t>(r.kept.numel) * sizeof(double);
-    if (tn_status failed = tni_cuda_borrow(doubles, block); failed != TN_OK) return failed;
-    put_result put = to_doubles(r, *block);
+    if (tn_status failed = block.borrow(doubles)) return failed;
+    put_result put = to_doubles(r, block.at);
     put.divisor = divisor;
     put.unit = pass == LARGEST_ABS;
     return run(pass, r, put, o);
 }
 
-struct reduce_blocks_borrowed {
-    void *scale, *center, *sum;
-};
-
-static tn_status reduce_passes(const tni_reduce *a, const reduce_axes &r, put_result put,
-                               reduce_blocks_borrowed &b)
+tn_status tni_cuda_reduce(const tni_reduce *a)
 {
+    reduce_axes r;
+    put_result put = {};
+    tni_cuda_scratch scale, center, sum;
+
+    if (!reduce_plan(&r, &put.at, &a->y, nullptr, &a->x)) return TN_OK;
+    put.y = a->y.data;
+    put.dtype = a->y.dtype;
     pass_options o = { a->p ? a->p[0] : 0.0, nullptr, nullptr };
     pass pass = pass_of(a->function, o.p);
     bool spread = pass == SUM_SQUARE_DIFF, other = pass == SUM_ABS_POW && o.p != 1.0 && o.p != 2.0;
@@ -327,36 +322,18 @@ static tn_status reduce_passes(const tni_reduce *a, const reduce_axes &r, put_re
     put.divisor = a->function == TNI_R_mean ? n : spread ? (n > o.p ? n - o.p : 0.0) : 1.0;
     put.root = a->function == TNI_R_std || (a->function == TNI_R_norm && o.p == 2.0);
     if (other || (squares && r.dtype == TN_F64)) {
-        if (tn_status failed = run_aside(LARGEST_ABS, r, o, &b.scale); failed != TN_OK)
-            return failed;
-        o.scale = put.scale = static_cast<const double *>(b.scale);
+        if (tn_status failed = run_aside(LARGEST_ABS, r, o, scale)) return failed;
+        o.scale = put.scale = scale.as<const double>();
     }
     if (spread || pass == SUM_EXP_DIFF) {
-        tn_status failed =
-            spread ? run_aside(SUM_WIDE, r, o, &b.center, n) : run_aside(LARGEST, r, o, &b.center);
-        if (failed != TN_OK) return failed;
-        o.center = static_cast<const double *>(b.center);
+        if (tn_status failed =
+                spread ? run_aside(SUM_WIDE, r, o, center, n) : run_aside(LARGEST, r, o, center))
+            return failed;
+        o.center = center.as<const double>();
     }
     if (!other && pass != SUM_EXP_DIFF) return run(pass, r, put, o);
-    if (tn_status failed = run_aside(pass, r, o, &b.sum); failed != TN_OK) return failed;
+    if (tn_status failed = run_aside(pass, r, o, sum)) return failed;
     put.scale = nullptr;
     return TN_LAUNCH((reduce_finish), tni_cuda_blocks(r.kept.numel, 256, 1024), 256, 0, put,
-                     static_cast<const double *>(b.sum), o.center, o.scale, 1.0 / o.p,
-                     a->factor.data);
-}
-
-tn_status tni_cuda_reduce(const tni_reduce *a)
-{
-    reduce_axes r;
-    put_result put = {};
-    reduce_blocks_borrowed b = {};
-
-    if (!reduce_plan(&r, &put.at, &a->y, nullptr, &a->x)) return TN_OK;
-    put.y = a->y.data;
-    put.dtype = a->y.dtype;
-    tn_status status = reduce_passes(a, r, put, b);
-    tni_cuda_return(b.sum);
-    tni_cuda_return(b.center);
-    tni_cuda_return(b.scale);
-    return status;
+                     sum.as<const double>(), o.center, o.scale, 1.0 / o.p, a->factor.data);
 }

@@ -154,10 +154,7 @@ static __device__ __forceinline__ typename W::all take_share(const W &way, const
 template <class W, class P>
 __global__ void reduce_threads(const __grid_constant__ reduce_axes r, const W way, const P put)
 {
-    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-
-    for (int64_t o = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; o < r.kept.numel;
-         o += step) {
+    for (int64_t step = grid_threads(), o = grid_thread(); o < r.kept.numel; o += step) {
         int64_t at[1];
         locate(r.kept, o, at);
         W mine = way.at(o);
@@ -459,7 +456,7 @@ template <class W, class P> static tn_status reduce_run(reduce_axes r, const W &
     reduce_layout layout = reduce_cut(&r, floats);
     int64_t kept = r.kept.numel;
     int64_t most = 64LL * tni_cuda_multiprocessors();
-    void *left = nullptr;
+    tni_cuda_scratch left;
 
     if (layout == BY_THREADS) {
         return TN_LAUNCH((reduce_threads<W, P>), tni_cuda_blocks(kept, REDUCE_THREADS, most),
@@ -469,15 +466,12 @@ template <class W, class P> static tn_status reduce_run(reduce_axes r, const W &
         return TN_LAUNCH((reduce_warps<W, P>), tni_cuda_blocks(kept, REDUCE_WARPS, most),
                          REDUCE_THREADS, 0, r, way, put);
     }
-    if (r.pieces > 1) {
-        if (tn_status failed =
-                tni_cuda_borrow(static_cast<size_t>(kept * r.pieces) * sizeof(A), &left);
-            failed != TN_OK)
+    if (r.pieces > 1)
+        if (tn_status failed = left.borrow(static_cast<size_t>(kept * r.pieces) * sizeof(A)))
             return failed;
-    }
     int64_t width = layout == BY_BLOCKS ? 1 : r.fours ? 128 : 32;
     unsigned grid = tni_cuda_blocks((kept + width - 1) / width * r.pieces, 1, most);
-    A *to = static_cast<A *>(left);
+    A *to = left.as<A>();
     tn_status status = TN_OK;
     if (layout == BY_BLOCKS)
         status = TN_LAUNCH((reduce_blocks<W, P>), grid, REDUCE_THREADS, 0, r, way, put, to);
@@ -485,11 +479,7 @@ template <class W, class P> static tn_status reduce_run(reduce_axes r, const W &
         status = TN_LAUNCH((reduce_columns<1, W, P>), grid, REDUCE_THREADS, 0, r, way, put, to);
     else if constexpr (floats)
         status = TN_LAUNCH((reduce_columns<4, W, P>), grid, REDUCE_THREADS, 0, r, way, put, to);
-    if (status == TN_OK && left) {
-        status =
-            TN_LAUNCH((reduce_pieces<W, P>), tni_cuda_blocks(kept, REDUCE_WARPS, most),
-                      REDUCE_THREADS, 0, way, static_cast<const A *>(left), kept, r.pieces, put);
-    }
-    tni_cuda_return(left);
-    return status;
+    if (status != TN_OK || !to) return status;
+    return TN_LAUNCH((reduce_pieces<W, P>), tni_cuda_blocks(kept, REDUCE_WARPS, most),
+                     REDUCE_THREADS, 0, way, static_cast<const A *>(to), kept, r.pieces, put);
 }

@@ -28,8 +28,7 @@ static tn_status send(char *to, const char *from, size_t nbytes)
         parcel part;
         int n = static_cast<int>(nbytes - at < sizeof part ? nbytes - at : sizeof part);
         std::memcpy(part.bytes, from + at, static_cast<size_t>(n));
-        if (tn_status failed = TN_LAUNCH(unpack, 1, BLOCK, 0, to + at, part, n); failed != TN_OK)
-            return failed;
+        if (tn_status failed = TN_LAUNCH(unpack, 1, BLOCK, 0, to + at, part, n)) return failed;
     }
     return TN_OK;
 }
@@ -84,12 +83,11 @@ template <typename R> static tn_status run(const tni_resample *a, const char *ta
 
 tn_status tni_cuda_resample(const tni_resample *a)
 {
-    void *table;
+    tni_cuda_scratch table;
     if (a->y.size[0] * a->y.size[1] * a->y.size[2] == 0) return TN_OK;
-    if (tn_status failed = tni_cuda_borrow(a->table_bytes, &table); failed != TN_OK) return failed;
-    tn_status status =
-        send(static_cast<char *>(table), static_cast<const char *>(a->table), a->table_bytes);
-    if (status == TN_OK) status = TN_REAL(a->x.dtype, run<R>(a, static_cast<const char *>(table)));
-    tni_cuda_return(table);
-    return status;
+    if (tn_status failed = table.borrow(a->table_bytes)) return failed;
+    if (tn_status failed =
+            send(table.as<char>(), static_cast<const char *>(a->table), a->table_bytes))
+        return failed;
+    return TN_REAL(a->x.dtype, run<R>(a, table.as<const char>()));
 }

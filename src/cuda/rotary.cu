@@ -1,6 +1,4 @@
-/*
- * rotary.cu - rows turned by angles, in pairs of elements: a warp takes a row, a lane a pair.
- */
+/* rotary.cu - rows turned by angles, in pairs of elements: a warp takes a row, a lane a pair. */
 #include "cuda/elements.h"
 #include "cuda/half.h"
 

@@ -1,7 +1,5 @@
-/*
- * rows.h - shared by the row kernels: overloads of math.h's functions, sums over a warp and a block
- * in a fixed order, division by a constant.
- */
+/* rows.h - shared by the row kernels: overloads of math.h's functions, a thread's number, sums over
+ * a warp and a block in a fixed order, division by a constant. */
 #pragma once
 
 #include "cuda/cuda.h"
@@ -25,6 +23,16 @@ static __device__ __forceinline__ float row_log(float x)
 static __device__ __forceinline__ double row_log(double x)
 {
     return tn_log_f64(x);
+}
+
+/* This thread's number in the grid, and how many threads it has. */
+static __device__ __forceinline__ int64_t grid_thread()
+{
+    return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+static __device__ __forceinline__ int64_t grid_threads()
+{
+    return static_cast<int64_t>(gridDim.x) * blockDim.x;
 }
 
 /* ---- over a warp: every lane gets the result ------------------------------------------------- */

@@ -123,10 +123,7 @@ template <bool P> static __device__ __forceinline__ int64_t plus(int64_t a, int6
 
 template <class A, bool P> __global__ void scan_threads(const __grid_constant__ scan_args s)
 {
-    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-
-    for (int64_t line = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-         line < s.lines.numel; line += step) {
+    for (int64_t step = grid_threads(), line = grid_thread(); line < s.lines.numel; line += step) {
         int64_t at[2];
         A sum = P;
         locate(s.lines, line, at);

@@ -76,9 +76,7 @@ enum { LOW_HALF, HIGH_HALF, LINE_NUMBER };
 static __global__ void sort_fill(const __grid_constant__ sort_job job, uint64_t *word, int64_t n,
                                  int part)
 {
-    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-    for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
-         i += step) {
+    for (int64_t step = grid_threads(), i = grid_thread(); i < n; i += step) {
         int64_t at[2];
         uint64_t position = part == LOW_HALF ? static_cast<uint64_t>(i) : word[i] & 0xffffffffu;
         int64_t where = static_cast<int64_t>(position);
@@ -91,9 +89,7 @@ static __global__ void sort_fill(const __grid_constant__ sort_job job, uint64_t 
 static __global__ void sort_put(const __grid_constant__ sort_job job, const uint64_t *word,
                                 int64_t n)
 {
-    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-    for (int64_t e = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; e < n;
-         e += step) {
+    for (int64_t step = grid_threads(), e = grid_thread(); e < n; e += step) {
         int64_t line = e / job.k, r = e - line * job.k, at[2];
         int64_t position = static_cast<int64_t>(word[line * job.n + r] & 0xffffffffu);
         locate(job.lines, job.before + line, at);
@@ -114,10 +110,10 @@ static tn_status sort_lines(const sort_job &job, int64_t lines, uint64_t *words)
                    line_bits };
     for (int part = LOW_HALF; part <= LINE_NUMBER; part++) {
         if (bits[part] <= 0) continue;
-        tn_status status = TN_LAUNCH((sort_fill), grid, SORT_THREADS, 0, job, word, n, part);
-        if (status == TN_OK)
-            status = sort_words(&word, &other, scratch, plan, KEY_HALF, bits[part]);
-        if (status != TN_OK) return status;
+        if (tn_status failed = TN_LAUNCH((sort_fill), grid, SORT_THREADS, 0, job, word, n, part))
+            return failed;
+        if (tn_status failed = sort_words(&word, &other, scratch, plan, KEY_HALF, bits[part]))
+            return failed;
     }
     int64_t out = lines * job.k;
     return TN_LAUNCH((sort_put), row_grid(out, SORT_THREADS), SORT_THREADS, 0, job, word, out);
@@ -146,11 +142,9 @@ tn_status tni_cuda_order(const tni_order *a)
     int64_t at_once = min(all, max(SORT_AT_ONCE / job.n, INT64_C(1)));
     size_t words =
         2 * static_cast<size_t>(at_once * job.n) + sort_scratch(sort_plan_of(at_once * job.n));
-    void *block;
-    tn_status status = tni_cuda_borrow(words * sizeof(uint64_t), &block);
-    if (status != TN_OK) return status;
+    tni_cuda_scratch block;
+    tn_status status = block.borrow(words * sizeof(uint64_t));
     for (; job.before < all && status == TN_OK; job.before += at_once)
-        status = sort_lines(job, min(at_once, all - job.before), static_cast<uint64_t *>(block));
-    tni_cuda_return(block);
+        status = sort_lines(job, min(at_once, all - job.before), block.as<uint64_t>());
     return status;
 }

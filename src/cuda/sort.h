@@ -110,12 +110,10 @@ static inline tn_status sort_words(uint64_t **word, uint64_t **other, uint64_t *
     for (int done = 0; done < bits; done += RADIX_BITS) {
         uint64_t *from = *word, *to = *other;
         if (tn_status failed =
-                TN_LAUNCH((sort_count), plan.blocks, RADIX, 0, from, scratch, plan, shift + done);
-            failed != TN_OK)
+                TN_LAUNCH((sort_count), plan.blocks, RADIX, 0, from, scratch, plan, shift + done))
             return failed;
         if (tn_status failed = TN_LAUNCH((sort_pass), plan.blocks, RADIX, 0, to, from, scratch,
-                                         plan, shift + done);
-            failed != TN_OK)
+                                         plan, shift + done))
             return failed;
         *word = to;
         *other = from;

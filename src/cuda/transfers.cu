@@ -92,15 +92,15 @@ static tn_status take(size_t nbytes, tni_transfer **to)
     }
     cudaGetLastError(); /* "not ready" is no failure */
     if (!*to && n_blocks >= MOST && busy) {
-        if (tn_status failed = wait_for(busy); failed != TN_OK) return failed;
+        if (tn_status failed = wait_for(busy)) return failed;
         *to = busy;
     }
     if (!*to && n_blocks >= MOST && other) {
-        if (tn_status failed = wait_for(other); failed != TN_OK) return failed;
+        if (tn_status failed = wait_for(other)) return failed;
         drop(other);
     }
     if (!*to)
-        if (tn_status failed = make(size, to); failed != TN_OK) return failed;
+        if (tn_status failed = make(size, to)) return failed;
     (*to)->taken = true;
     return TN_OK;
 }
@@ -108,7 +108,7 @@ static tn_status take(size_t nbytes, tni_transfer **to)
 /* What both directions begin with. */
 static tn_status begin(const char *does, const char *want)
 {
-    if (tn_status failed = tni_cuda_ready(); failed != TN_OK) return failed;
+    if (tn_status failed = tni_cuda_ready()) return failed;
     return tni_cuda_not_captured(does, want);
 }
 
@@ -118,16 +118,12 @@ static tn_status begin(const char *does, const char *want)
 static tn_status copy_beside(tni_transfer *t, void *device, size_t nbytes)
 {
     if (!beside)
-        if (tn_status failed = TN_CUDA(cudaStreamCreateWithFlags(&beside, cudaStreamNonBlocking));
-            failed != TN_OK)
+        if (tn_status failed = TN_CUDA(cudaStreamCreateWithFlags(&beside, cudaStreamNonBlocking)))
             return failed;
-    if (tn_status failed = TN_CUDA(cudaEventRecord(t->done, tni_cuda_stream)); failed != TN_OK)
-        return failed;
-    if (tn_status failed = TN_CUDA(cudaStreamWaitEvent(beside, t->done, 0)); failed != TN_OK)
-        return failed;
+    if (tn_status failed = TN_CUDA(cudaEventRecord(t->done, tni_cuda_stream))) return failed;
+    if (tn_status failed = TN_CUDA(cudaStreamWaitEvent(beside, t->done, 0))) return failed;
     if (tn_status failed =
-            TN_CUDA(cudaMemcpyAsync(device, t->memory, nbytes, cudaMemcpyHostToDevice, beside));
-        failed != TN_OK)
+            TN_CUDA(cudaMemcpyAsync(device, t->memory, nbytes, cudaMemcpyHostToDevice, beside)))
         return failed;
     tn_status status = TN_CUDA(cudaEventRecord(t->done, beside));
     if (status != TN_OK) cudaStreamSynchronize(beside); /* the memory may be freed next */
@@ -191,13 +187,10 @@ bool tni_cuda_was_ahead(void *device, const void *host, size_t nbytes)
 tn_status tni_cuda_fetch(const void *device, size_t nbytes, tni_transfer **way)
 {
     *way = nullptr;
-    if (tn_status failed = begin("a value is read", "it read after tn_capture_run");
-        failed != TN_OK)
-        return failed;
+    if (tn_status failed = begin("a value is read", "it read after tn_capture_run")) return failed;
     std::lock_guard<std::mutex> hold(moving);
     tni_transfer *t;
-    if (tn_status failed = take(sizeof(tni_cuda_fault) + nbytes, &t); failed != TN_OK)
-        return failed;
+    if (tn_status failed = take(sizeof(tni_cuda_fault) + nbytes, &t)) return failed;
     tn_status status =
         TN_CUDA(cudaMemcpyAsync(t->memory, tni_cuda_fault_word(), sizeof(tni_cuda_fault),
                                 cudaMemcpyDeviceToHost, tni_cuda_stream));
@@ -217,7 +210,7 @@ tn_status tni_cuda_collect(tni_transfer *way, void *host, size_t nbytes)
     {
         std::lock_guard<std::mutex> hold(moving);
         way->taken = false;
-        if (tn_status failed = wait_for(way); failed != TN_OK) return failed;
+        if (tn_status failed = wait_for(way)) return failed;
         std::memcpy(&fault, way->memory, sizeof fault);
         std::memcpy(host, way->memory + sizeof fault, nbytes);
     }

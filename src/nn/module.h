@@ -248,8 +248,8 @@ TNI_SHARED tn_status tni_walk(tn_module *root, tni_repeats repeats, tni_visit be
  * module (an error naming function) or there is too little memory to find them all. */
 tn_status tni_change_modules(const char *function, tn_module *root,
                              void (*change)(tn_module *m, void *user), void *user);
-/* tn_module_set_requires_grad, and freezes the modules that choose has put into its map, user; NULL:
- * none. Nothing changes on failure. */
+/* tn_module_set_requires_grad, and freezes the modules that choose has put into the map, its user;
+ * NULL: none. Nothing changes on failure. */
 tn_status tni_switch_modules(const char *function, tn_module *m, bool on, tni_visit choose);
 
 /* ---- list.c ---------------------------------------------------------------------------------- */
