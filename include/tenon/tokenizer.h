@@ -10,8 +10,7 @@
  *
  * Read      tokenizer.json of byte-level BPE: GPT-2, Llama 3, Qwen, SmolLM, DeepSeek; of WordPiece:
  *           BERT, MiniLM. What it asks for and this list does not name is an error that names it.
- *           vocab.json with merges.txt; tiktoken's files. BPE with byte fallback: Llama 2, Mistral,
- *           Gemma
+ *           vocab.json with merges.txt; tiktoken's files. BPE with byte fallback: Llama 2, Mistral
  * Normal    NFC, BertNormalizer; Prepend and Replace of spaces by U+2581
  * Split     Split by a Regex (Isolated), Digits, ByteLevel at the end, Sequence; BertPreTokenizer;
  *           Metaspace
