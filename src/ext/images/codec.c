@@ -122,8 +122,8 @@ static void png_rows(png_job *p)
 {
     tni_image_job *job = p->job;
     size_t n = 0;
-    for (size_t at = 8; job->n - at >= 12 && memcmp(job->bytes + at + 4, "IEND", 4); at += 12 + n)
-        if ((n = number(job->bytes + at, 4, true)) > job->n - at - 12)
+    for (size_t at = 8; job->n - at >= 8 && memcmp(job->bytes + at + 4, "IEND", 4); at += 12 + n)
+        if ((n = number(job->bytes + at, 4, true)) + 12 > job->n - at)
             png_error(p->png, "the file is cut off");
     const png_byte *texts = (const png_byte *)"iTXt\0tEXt\0zTXt";
     png_set_keep_unknown_chunks(p->png, PNG_HANDLE_CHUNK_NEVER, texts, 3);

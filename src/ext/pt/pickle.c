@@ -130,7 +130,8 @@ static tn_status put(tni_pickle *p, int64_t i)
     if (i > p->memo.n + 1)
         return bad(p, "memo %" PRId64 ": %" PRId64 " would be the next", i, p->memo.n);
     while (p->memo.n <= i)
-        TNI_TRY(add(p, &p->memo, &(value){ TNI_PICKLE_MARK }, p->max_values, "values in the memo"));
+        TNI_TRY(add(p, &p->memo, &(value){ .kind = TNI_PICKLE_MARK }, p->max_values,
+                    "values in the memo"));
     ((value *)p->memo.data)[i] = *top;
     return TN_OK;
 }
