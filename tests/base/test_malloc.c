@@ -253,8 +253,8 @@ END_TEST
 
 /* ---- images ---------------------------------------------------------------------------------- */
 
-/* Reads rgb.png with a chunk of n bytes behind its header, which says that it has `length`; cut: the
- * file ends within those bytes. */
+/* Reads rgb.png with a chunk of n bytes behind its header, which says that it has `length`; cut:
+ * the file ends within those bytes. */
 static tn_tensor *read_png_with(const char *type, const void *data, size_t n, size_t length,
                                 bool cut)
 {
