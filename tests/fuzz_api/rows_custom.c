@@ -285,7 +285,7 @@ static void use_tokenizer(world *w)
     tn_tokenizer_free(tn_tokenizer_load_tiktoken(
         pick_text(w, w->folder), (tn_tiktoken_options){ .encoding = pick_text(w, "gpt2") }));
     tn_tokenizer_free(tn_tokenizer_train(
-        pick_text(w, "abba"), pick_long(w, -1, 4),
+        pick_text(w, "abba"), -1,
         (tn_bpe_options){ .vocab_size = pick_long(w, -1, 300), .pattern = pick_text(w, "a+") }));
     tn_ids_free(pick_pointer(w, &ids)), tn_chars_free(pick_pointer(w, &text));
     tn_ids_free(&ids), tn_chars_free(&text);

@@ -92,7 +92,7 @@ static void add_node(drawing *d, const tn_graph_node *node, const tn_graph_call 
 
 static void add_edges(drawing *d, const tn_graph_node *node)
 {
-    for (const tn_graph_value *in = node->in; in < node->in + node->n_in; in++) {
+    for (const tn_graph_value *in = node->in; in && in < node->in + node->n_in; in++) {
         if (in->absent) continue;
         place(d, in->from, node->call);
         tni_bytes_printf(&d->text, "  n%d -> n%d", in->from, node->id);

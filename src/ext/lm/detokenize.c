@@ -43,7 +43,7 @@ static void add_piece(decoding *d, const char *text, size_t n)
 static void say(decoding *d, const char *text, size_t n)
 {
     const size_t skip = d->t->strip && !d->begun && n && *text == ' ';
-    tni_bytes_add(d->out, text + skip, n - skip);
+    if (n) tni_bytes_add(d->out, text + skip, n - skip);
     d->begun = d->begun || n;
 }
 

@@ -174,7 +174,7 @@ static bool add_tokens(folder *f)
             ok = add_token(f, END_OF_TEXT, TNI_NO_ID, NULL, true);
     }
     tni_sort(f->added, f->n, sizeof *f->added, by_id);
-    for (const added_token *a = f->added; a < f->added + f->n && ok; a++)
+    for (const added_token *a = f->added; a && a < f->added + f->n && ok; a++)
         ok = tni_layout_added(&f->l, a->id, a->text, a->flags, a->special);
     return ok;
 }

@@ -69,7 +69,7 @@ static bool to_symbols(training *s, const tn_tokenizer *t)
         else
             s->word[k++] = s->word[i];
     s->n_word = k;
-    for (word *w = s->word; w < s->word + k; w++) {
+    for (word *w = s->word; w && w < s->word + k; w++) {
         if (!room(s, symbol, n_symbol, symbols, w->n)) return false;
         w->at = s->n_symbol;
         for (size_t i = 0; i < w->n; i++)
