@@ -131,6 +131,7 @@ static bool one_of(const char *name, const char *const *names)
 
 /* These run other functions, which set the message; and what those did before stays done. */
 static const char *const runs_others[] = { "tn_forward",
+                                           "tn_optim_step_with",
                                            "tn_call",
                                            "tn_backward",
                                            "tn_backward_from",
