@@ -130,8 +130,7 @@ static tni_node *node_new(const tni_call *c, size_t args_size)
 
 static void describe(tni_meta *meta, const tn_tensor *t)
 {
-    meta->shape.rank = t->shape.rank;
-    memcpy(meta->shape.size, t->shape.size, sizeof t->shape.size); /* as in handle_new */
+    tni_shape_copy(&meta->shape, &t->shape);
     meta->dtype = t->dtype, meta->absent = tni_none(t);
 }
 

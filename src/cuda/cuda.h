@@ -48,15 +48,15 @@ bool tni_cuda_tf32(void);
 tn_status tni_cuda_launching(const char *kernel);
 /* After an error: whether memory was short, and the pool's unused memory has been released. */
 bool tni_cuda_made_room(cudaError_t error);
-/* Temporary device memory for the call that is running: freed in stream order by
- * tni_cuda_return. */
+/* Device memory, freed in stream order by tni_cuda_return. */
 tn_status tni_cuda_borrow(size_t nbytes, void **block);
 void tni_cuda_return(void *block);
-/* The same, returned where the variable's scope ends; nothing if nothing was borrowed. */
+/* The same for the call that is running, returned where the variable's block ends. */
 struct tni_cuda_scratch {
     void *at = nullptr;
     tni_cuda_scratch() = default;
     tni_cuda_scratch(const tni_cuda_scratch &) = delete;
+    tni_cuda_scratch &operator=(const tni_cuda_scratch &) = delete;
     ~tni_cuda_scratch() { tni_cuda_return(at); }
     tn_status borrow(size_t nbytes) { return tni_cuda_borrow(nbytes, &at); }
     template <typename T> T *as() const { return static_cast<T *>(at); }

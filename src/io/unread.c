@@ -92,8 +92,7 @@ tn_status tni_unread_put(tn_tensor *to, tn_tensor *t)
 
 tn_status tni_unread_fill(tn_list *list, const tn_optim *optimizer, bool values)
 {
-    tni_map TN_WHEN_LEFT(tni_map_free)
-        filled = { 0 }; /* tensor -> what it becomes: of a tie once */
+    tni_map TN_WHEN_LEFT(tni_map_free) filled = { 0 }; /* tensor -> what it becomes; a tie once */
     for (int i = 0; i < list->n; i++) {
         tn_entry *e = &list->entry[i];
         const tn_tensor *u = e->tensor;

@@ -200,7 +200,7 @@ tn_tensor *tn_clip_grad_norm_tensor(const tn_list *parameters, double max_norm, 
     tn_status status = cells ? norms_into(parameters, p, cells) : tni_pending();
     tn_tensor *total = status == TN_OK ? tn_norm(cells, p, NULL, 0, false) : NULL;
     if (!total || scale_by(parameters, total, max_norm) != TN_OK) total = NULL;
-    return tn_scope_return(scope, total);
+    return tni_scope_return(__func__, scope, total);
 }
 
 tn_status tn_clip_grad_value(const tn_list *parameters, double limit)

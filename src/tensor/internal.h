@@ -83,6 +83,12 @@ typedef struct tni_spec {
  * the product (sizes of 0 counted as 1) times the widest element is not below 2^63. So no stride,
  * number of elements or bytes of a tensor, and no part of its product of sizes, can overflow. */
 TNI_SHARED int64_t tni_shape_numel(const tn_shape *shape);
+/* *to = *from, for which a function is called in WebAssembly. */
+static inline void tni_shape_copy(tn_shape *to, const tn_shape *from)
+{
+    to->rank = from->rank;
+    memcpy(to->size, from->size, sizeof to->size);
+}
 /* TN_E_SHAPE and a message naming function if that is -1. */
 tn_status tni_shape_fits(const char *function, const tn_shape *shape);
 #define TNI_SHAPE_WANT                                                                             \

@@ -76,10 +76,7 @@ static void drop_tensor(void *t)
 static void drop_newest(void)
 {
     entry e = scopes.entries[--scopes.n];
-    if (TNI_LIKELY(e.drop == drop_tensor)) /* a call that is known takes less */
-        tn_drop(e.object);
-    else
-        e.drop(e.object);
+    e.drop == drop_tensor ? tn_drop(e.object) : e.drop(e.object); /* a known call takes less */
 }
 
 static bool clear(tn_scope s)

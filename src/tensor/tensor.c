@@ -222,8 +222,7 @@ static inline tn_tensor *handle_new(tni_storage *s, tn_dtype dtype, const tn_sha
     t->dtype = dtype;
     t->storage = s;
     t->offset = offset;
-    t->shape.rank = shape->rank;
-    memcpy(t->shape.size, shape->size, sizeof shape->size); /* whole: a call in wasm */
+    tni_shape_copy(&t->shape, shape);
     t->requires_grad = false;
     t->is_parameter = t->out_index = 0;
     t->is_buffer = 0;

@@ -483,6 +483,25 @@ static void plant(const char *const *names)
     }
 }
 
+/* Without the scope that the other cases have. */
+START_TEST(no_scope_is_an_error_of_the_function)
+{
+    tn_scope s = tn_scope_begin();
+    tn_tensor *x = tn_keep(picture(3, 8, 8));
+    tn_scope_end(s);
+    tn_error_clear();
+    assert_null(floats(x), TN_E_STATE, "tn_image_normalize: no scope");
+    assert_null(tn_image_adjust(x, TN_IMAGE_CONTRAST, 2), TN_E_STATE, "tn_image_adjust: no scope");
+    assert_null(tn_image_rotate(x, 45, (tn_image_rotate_options){ 0 }), TN_E_STATE,
+                "tn_image_rotate: no scope");
+    assert_null(tn_image_resize(x, 4, 4, (tn_image_resize_options){ 0 }), TN_E_STATE,
+                "tn_image_resize: no scope");
+    assert_null(tn_image_center_crop(x, 4, 4), TN_E_STATE, "tn_image_center_crop: no scope");
+    tn_drop(x);
+    ck_assert_int_eq(tn_live_tensors(), 0);
+}
+END_TEST
+
 /* What torchvision's ImageFolder (0.29) finds, and in that order; it also takes .hidden. */
 START_TEST(a_folder_of_classes_is_listed_as_torchvision_does)
 {
@@ -600,6 +619,9 @@ Suite *test_suite(void)
     t = test_case(suite, "transforms");
     add_tests(t, resized_as_torchvision_does, moved_as_torchvision_does, drawn_as_torchvision_does,
               values_as_torchvision_changes_them, transforms_refused);
+    t = tcase_create("no scope");
+    tcase_add_test(t, no_scope_is_an_error_of_the_function);
+    suite_add_tcase(suite, t);
     t = scarce_case(suite, "memory");
     tcase_add_test(t, memory_may_run_out_at_any_request);
     return suite;

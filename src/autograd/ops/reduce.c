@@ -104,10 +104,11 @@ tn_tensor *tni_with_axes(const tni_grad *g, tn_tensor *t)
     return args->keepdim ? t : tn_reshape(t, tni_kept_shape(&g->in[0].shape, args->axes));
 }
 
-/* The number of elements reduced to each result. */
+/* The number of elements reduced to each result; 0 where there is none. */
 static double reduced_count(const tni_grad *g)
 {
-    return (double)tni_shape_numel(&g->in[0].shape) / (double)tni_shape_numel(&g->out[0].shape);
+    const int64_t results = tni_shape_numel(&g->out[0].shape);
+    return (double)tni_shape_numel(&g->in[0].shape) / (double)TNI_MAX(results, 1);
 }
 
 int tni_mask_axes(unsigned mask, int rank, int *axes)

@@ -117,7 +117,7 @@ static void drop(const trained *copy)
 }
 
 /* A variable of copies, which are dropped when the block is left. */
-#define COPIES(name, ...) __attribute__((cleanup(drop))) trained name = copies(__VA_ARGS__)
+#define COPIES(name, ...) trained TN_WHEN_LEFT(drop) name = copies(__VA_ARGS__)
 
 /* Adds a copy of an entry. */
 static void push(tn_list *list, const char *prefix, tn_entry e)

@@ -36,7 +36,7 @@ static way follow(report *x, int parameter)
     way w = { 0 };
     for (size_t i = 0; i < r->n_value; i++)
         r->value[i].depends = r->value[i].recorded = (int)i == parameter;
-    for (const tni_use *use = r->use; use < r->use + r->n_use; use++) {
+    for (const tni_use *use = r->use; use && use < r->use + r->n_use; use++) {
         const tni_end *in = r->ends + use->end, *out = in + use->n_in;
         bool depends = false, recorded = false;
         for (int i = 0; i < use->n_in; i++) {
@@ -228,7 +228,7 @@ static void judge_rate(tni_run *r, tn_optim *opt, double loss)
     const size_t n = (size_t)r->leaves->n;
     if (!n || tn_parallel_size() > 1 || !(fabs(loss) * SMALLEST >= 1) || !isfinite(loss)) return;
     if (opt->type->closure) return;
-    tni_saved_error before;
+    tni_saved_error TN_WHEN_LEFT(tni_error_restore) before; /* what cannot be tried is not judged */
     tni_error_save(&before);
     tn_error_clear();
     TNI_ZEROED(tn_tensor *, step, n);
@@ -242,7 +242,6 @@ static void judge_rate(tni_run *r, tn_optim *opt, double loss)
     if (isfinite(slope)) judge_step(&x, opt, loss, slope);
     tn_optim_free(x.opt);
     tn_module_drop(x.copy);
-    tni_error_restore(&before); /* what cannot be copied or stepped is not judged */
 }
 
 /* ---- a test in train mode -------------------------------------------------------------------- */

@@ -191,7 +191,7 @@ static bool goes_on(tni_run *r, const tni_use *from)
 
 void tni_run_judge_gates(tni_run *r)
 {
-    for (const tni_use *use = r->use; use < r->use + r->n_use; use++) {
+    for (const tni_use *use = r->use; use && use < r->use + r->n_use; use++) {
         const bool cell = strcmp(use->op, "lstm") == 0 || strcmp(use->op, "gru") == 0;
         if (!(use->ends >= (cell ? 0.7 : 0.9)) || !(cell || goes_on(r, use))) continue;
         tni_say(&r->mistakes,

@@ -123,7 +123,7 @@ tn_tensor *tn_image_adjust(tn_tensor *x, tn_image_property property, double fact
             c.mean = change_image(&c, NULL, tni_data(dense), at, (int)channels, plane);
         change_image(&c, tni_data(y), tni_data(dense), at, (int)channels, plane);
     }
-    return tn_scope_return(scope, dense ? y : NULL);
+    return tni_scope_return(__func__, scope, dense ? y : NULL);
 }
 
 tn_tensor *tn_image_color_jitter(tn_tensor *x, tn_image_jitter_options o, tn_generator *g)
@@ -149,7 +149,7 @@ tn_tensor *tn_image_color_jitter(tn_tensor *x, tn_image_jitter_options o, tn_gen
     for (int k = 0; k < PROPERTIES; k++)
         if (range[order[k]] > 0)
             x = tn_image_adjust(x, (tn_image_property)order[k], factor[order[k]]);
-    return tni_image_drawn(g, &was, tn_scope_return(scope, x));
+    return tni_image_drawn(g, &was, tni_scope_return(__func__, scope, x));
 }
 
 tn_tensor *tn_image_normalize(tn_tensor *x, const double *mean, const double *std, int n)
@@ -178,5 +178,5 @@ tn_tensor *tn_image_normalize(tn_tensor *x, const double *mean, const double *st
         for (int64_t j = 0; j < plane; j++)
             to[j] = x->dtype == TN_U8 ? table[bytes[j]] : (from[j] - m) / s;
     }
-    return tn_scope_return(scope, dense ? y : NULL);
+    return tni_scope_return(__func__, scope, dense ? y : NULL);
 }

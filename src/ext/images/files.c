@@ -117,7 +117,7 @@ tn_tensor *tn_image_decode(const void *bytes, size_t n, tn_image_options o)
     if (!bytes) return tni_nothing(tni_null(__func__, "bytes", "an image's"));
     if (!ready(__func__, o)) return NULL;
     tn_scope scope = tn_scope_begin();
-    return tn_scope_return(scope, decode(&r, bytes, o));
+    return tni_scope_return(__func__, scope, decode(&r, bytes, o));
 }
 
 static tn_tensor *from_file(const char *f, const char *path, tn_image_options o, reading *r)
@@ -125,10 +125,10 @@ static tn_tensor *from_file(const char *f, const char *path, tn_image_options o,
     if (!ready(f, o) || tni_input_open(&r->in, f, path) != TN_OK) return NULL;
     TNI_SCOPED;
     TNI_ITEMS(unsigned char, bytes, r->in.size);
-    const bool read = bytes && tni_input_read(&r->in, 0, bytes, bytes_items.nbytes) == TN_OK;
+    const bool read = bytes && tni_input_read(&r->in, 0, bytes, (size_t)r->in.size) == TN_OK;
     tn_tensor *t = read ? decode(r, bytes, o) : NULL;
     tni_input_close(&r->in);
-    return tn_scope_return(scope, t);
+    return tni_scope_return(f, scope, t);
 }
 
 tn_tensor *tn_image_load(const char *path, tn_image_options o)

@@ -126,7 +126,7 @@ tn_tensor *tn_image_center_crop(tn_tensor *x, int64_t h, int64_t w)
     if (down || right)
         x = tn_pad(x, TN_PADS(right / 2, right - right / 2, down / 2, down - down / 2),
                    TN_PAD_CONSTANT, 0);
-    return tn_scope_return(scope, part(x, top, left, h, w));
+    return tni_scope_return(__func__, scope, part(x, top, left, h, w));
 }
 
 tn_tensor *tn_image_random_crop(tn_tensor *x, int64_t h, int64_t w, tn_generator *g)
@@ -141,7 +141,7 @@ tn_tensor *tn_image_random_crop(tn_tensor *x, int64_t h, int64_t w, tn_generator
     const int64_t top = size[0] > h ? below(g, size[0] - h + 1) : 0;
     const int64_t left = size[1] > w ? below(g, size[1] - w + 1) : 0;
     tn_scope scope = tn_scope_begin();
-    return tni_image_drawn(g, &was, tn_scope_return(scope, part(x, top, left, h, w)));
+    return tni_image_drawn(g, &was, tni_scope_return(__func__, scope, part(x, top, left, h, w)));
 }
 
 tn_tensor *tn_image_random_resized_crop(tn_tensor *x, int64_t h, int64_t w, tn_image_crop_options o,
@@ -158,7 +158,8 @@ tn_tensor *tn_image_random_resized_crop(tn_tensor *x, int64_t h, int64_t w, tn_i
     tni_image_box(g, &o, x->shape.size[x->shape.rank - 2], x->shape.size[x->shape.rank - 1], box);
     tn_scope scope = tn_scope_begin();
     tn_tensor *y = part(x, box[0], box[1], box[2], box[3]);
-    return tni_image_drawn(g, &was, tn_scope_return(scope, tn_image_resize(y, h, w, o.resize)));
+    return tni_image_drawn(g, &was,
+                           tni_scope_return(__func__, scope, tn_image_resize(y, h, w, o.resize)));
 }
 
 /* ---- flips and turns ------------------------------------------------------------------------- */
@@ -297,7 +298,7 @@ tn_tensor *tn_image_rotate(tn_tensor *x, double degrees, tn_image_rotate_options
     tn_tensor *y = tn_empty_as(shape, x->dtype, tn_cpu());
     const tn_tensor *dense = y ? tni_dense(x) : NULL;
     if (dense) r.x = tni_data(dense), rotate(y, &r);
-    return tn_scope_return(scope, dense ? y : NULL);
+    return tni_scope_return(__func__, scope, dense ? y : NULL);
 }
 
 tn_tensor *tn_image_random_rotate(tn_tensor *x, double low, double high, tn_image_rotate_options o,
@@ -332,5 +333,5 @@ tn_tensor *tn_image_random_erase(tn_tensor *x, double p, tn_image_erase_options 
     tn_scope scope = tn_scope_begin();
     tn_tensor *y = tni_copied(x, x->dtype), *there = part(y, top, left, side[1], side[0]);
     y = there && tn_fill_(there, o.value) == TN_OK ? y : NULL;
-    return tni_image_drawn(g, &was, tn_scope_return(scope, y));
+    return tni_image_drawn(g, &was, tni_scope_return(__func__, scope, y));
 }

@@ -190,5 +190,5 @@ tn_tensor *tn_image_resize(tn_tensor *x, int64_t h, int64_t w, tn_image_resize_o
         h = wide ? h : (int64_t)TNI_MIN(longer, 0x1p60);
     }
     tn_scope scope = tn_scope_begin();
-    return tn_scope_return(scope, resize(x, h, w, o));
+    return tni_scope_return(__func__, scope, resize(x, h, w, o));
 }

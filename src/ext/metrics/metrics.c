@@ -365,7 +365,7 @@ tn_tensor *tn_confusion_scores(tn_module *self)
     tn_tensor *scores = NULL, *of, *both;
     tn_scope scope = tn_scope_begin();
     TN_NO_GRAD if (m) scores = scores_of(m, &of, &both);
-    return tn_scope_return(scope, scores);
+    return tni_scope_return(__func__, scope, scores);
 }
 
 static const char *name_of(const char *const *names, int64_t c)

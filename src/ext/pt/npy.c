@@ -265,7 +265,7 @@ static tn_tensor *read_array(const char *f, const char *path, bool maps)
                                          h.fortran ? ", columns first" : ""));
     tn_tensor *t =
         maps ? map_values(&in, h.begin, h.shape, (tn_dtype)h.kind->dtype) : read_values(&s, &h);
-    return tn_scope_return(scope, t);
+    return tni_scope_return(f, scope, t);
 }
 
 tn_tensor *tn_npy_load(const char *path)

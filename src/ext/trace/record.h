@@ -113,8 +113,8 @@ void tni_diagnose_change(tn_trace *tr, const tni_log_node *n, int i, const tn_te
 
 /* step.c: what begins and ends a step */
 void tni_record_steps(tni_watcher *w);
-/* Makes the parameters and buffers known that the model has by now, and notes what they hold. */
 typedef enum tni_moment { TNI_NEVER, TNI_START, TNI_FORWARD, TNI_STEP } tni_moment;
+/* Makes the model's parameters and buffers known; notes what they hold, but for TNI_NEVER. */
 void tni_record_registered(tn_trace *tr, tni_moment now);
 /* Closes the open step if it is over; opens one. */
 void tni_record_open(tn_trace *tr);

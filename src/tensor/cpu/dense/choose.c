@@ -123,8 +123,8 @@ void tni_tile_pack(const tni_product *p, void *to)
 }
 
 /* Multiplications below which OpenBLAS's shorter calls win: over ours if B is stored by columns or
- * all are bf16 or f16; over ours in other f32; over ours where OpenBLAS is slower. */
-enum { LEAST = 1 << 17, LEAST_BY_ROWS = 1 << 20, LEAST_SLOW = 1 << 12 };
+ * all are bf16 or f16; over ours in other f32; TNI_LEAST_SLOW, where OpenBLAS is slower. */
+enum { LEAST = 1 << 17, LEAST_BY_ROWS = 1 << 20 };
 
 bool tni_tile_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k)
 {
@@ -132,8 +132,8 @@ bool tni_tile_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k)
     bool converts = tni_is_half(dtype);
     if (!tni_has_tiles()) return false;
     tni_blas_speed blas = tni_blas_beside_ours();
-    if (blas == TNI_BLAS_SLOW && !(converts && m == 1)) return work >= LEAST_SLOW; /* gemv: a row */
-    if (blas == TNI_BLAS_SLOWER && n >= 32 && !converts) return work >= LEAST_SLOW;
+    if (blas == TNI_BLAS_SLOW && !(converts && m == 1)) return work >= TNI_LEAST_SLOW; /* a row */
+    if (blas == TNI_BLAS_SLOWER && n >= 32 && !converts) return work >= TNI_LEAST_SLOW;
     if (blas == TNI_BLAS_FASTER && !converts) return false;
     return m >= 16 && n >= 32 && work >= (tb || converts ? LEAST : LEAST_BY_ROWS);
 }

@@ -291,12 +291,11 @@ static tn_status run(plan *p)
     if (p->parts > 1) {
         bool own_first = !tni_is_half(p->out);
         size_t size = (size_t)(p->parts - own_first) * (size_t)g->m * (size_t)g->n * part_item(g);
-        p->partial = tni_alloc(size);
-        if (!p->partial) return TN_E_NOMEM;
+        TNI_ITEMS(char, partial, size);
+        if (!(p->partial = partial)) return TN_E_NOMEM;
         tni_parallel_workers(workers, pieces, grain, run_parts, p);
         if (!*p->undone)
             tni_parallel(g->m, TNI_MAX(1, 8192 / g->n), own_first ? sum_parts : round_parts, p);
-        tni_free(p->partial, size);
         return TN_OK;
     }
     tni_parallel_workers(workers, pieces, grain, run_tiles, p);

@@ -151,7 +151,8 @@ tni_blas_speed tni_blas_beside_ours(void);
 /* tile.c and few.c, where there is AVX2; a product in strips of columns, if there are so many
  * (small.c), where n k is at most TNI_SMALL_MOST; a convolution by Winograd's algorithm, in f32
  * inside; depthwise. */
-enum { TNI_SMALL_STRIP = 8, TNI_SMALL_MOST = TNI_BLAS_IS_PLAIN ? 4095 : 512 };
+enum { TNI_SMALL_STRIP = 8, TNI_LEAST_SLOW = 1 << 12 }; /* the latter: choose.c */
+enum { TNI_SMALL_MOST = TNI_BLAS_IS_PLAIN ? TNI_LEAST_SLOW - 1 : 512 };
 #define TNI_DENSE_PROTOTYPES(isa)                                                                  \
     bool tni_tile_product_##isa(const tni_product *p);                                             \
     void tni_tile_pack_##isa(const tni_product *p, void *to);                                      \

@@ -304,15 +304,13 @@ static void add_again(job *j, bool spread, tni_acc *sum, tni_acc *aside, tni_acc
 static tn_status mend(job *j, bool spread, tni_acc *sum, tni_acc *aside)
 {
     int64_t n = j->kept.numel;
-    size_t bytes = 2 * (size_t)n * sizeof(tni_acc);
     bool lost = false;
     for (int64_t o = 0; o < n; o++) lost |= is_lost(j, sum[o].f, aside[o].f);
-    tni_acc *spare = lost ? tni_alloc(bytes) : NULL;
-    if (lost && !spare) return TN_E_NOMEM;
+    TNI_ITEMS(tni_acc, spare, lost ? 2 * n : 0);
+    if (!spare) return TN_E_NOMEM;
     if (lost) add_again(j, spread, sum, aside, spare);
     for (int64_t o = 0; o < n; o++)
         if (!lost || aside[o].f == 0.0) aside[o].f = 1.0;
-    tni_free(spare, bytes);
     return TN_OK;
 }
 
