@@ -171,8 +171,9 @@ static void begin_folder(void)
         (vocab ? learn_tokenizer : write_tokenizer)();
     if (there("config.json")) return;
     tn_tokenizer *tokenizer = load_tokenizer();
-    const int64_t size = tn_tokenizer_get_info(tokenizer).vocab_size;
-    const int64_t end = tn_tokenizer_id(tokenizer, "<|endoftext|>");
+    const tn_tokenizer_info has = tn_tokenizer_get_info(tokenizer);
+    const int64_t end = has.eos < 0 ? tn_tokenizer_id(tokenizer, "<|endoftext|>") : has.eos;
+    const int64_t eos = end < 0 ? has.vocab_size - 1 : end;
     tn_tokenizer_free(tokenizer);
     FILE *file = create("config.json");
     fprintf(file,
@@ -184,7 +185,7 @@ static void begin_folder(void)
             "  \"rope_theta\": 10000.0,\n  \"hidden_act\": \"silu\",\n"
             "  \"tie_word_embeddings\": true,\n  \"bos_token_id\": %" PRId64
             ",\n  \"eos_token_id\": %" PRId64 "\n}\n",
-            size, end < 0 ? size - 1 : end, end < 0 ? size - 1 : end);
+            has.vocab_size, has.bos < 0 ? eos : has.bos, eos);
     if (fclose(file) != 0) ex_refuse("%s: %s", folder, strerror(errno));
 }
 

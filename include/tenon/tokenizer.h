@@ -62,12 +62,13 @@ TN_API void tn_chars_free(tn_chars *chars); /* frees the text, which is empty th
  * path     a tokenizer.json; a vocab.json with its merges.txt (tokenizer_class GPT2Tokenizer or
  *          Qwen2Tokenizer, and the added tokens that added_tokens.json, special_tokens_map.json or
  *          tokenizer_config.json name); ranks of tiktoken as the next function has them, in a file
- *          NAME.tiktoken or tokenizer.model (Llama 3's); or a folder with one of them, which are
- *          looked for in this order. A tokenizer_config.json beside it names bos, eos and pad
- * Errors   NULL: TN_E_IO; TN_E_FORMAT: not JSON, ids that are doubled or far beyond the number of
- *          tokens, a merge of tokens that are not there; TN_E_UNSUPPORTED names what is not done
- *          here: a model, a part, a dropout, a regular expression that means something else in
- *          PCRE2, a file above 256 MiB; TN_E_NOMEM
+ *          NAME.tiktoken or tokenizer.model (Llama 3's); or a folder with tokenizer.json,
+ *          vocab.json or tokenizer.model, the first one that is there. A tokenizer_config.json
+ *          beside it names bos, eos and pad
+ * Errors   NULL: TN_E_IO; TN_E_FORMAT: not JSON, above 256 MiB, ids that are doubled or far beyond
+ *          the number of tokens, a merge of tokens that are not there; TN_E_UNSUPPORTED names what
+ *          is not done here: a model, a part, a dropout, a regular expression that means something
+ *          else in PCRE2; TN_E_INVALID: path NULL, ranks whose name is no encoding's; TN_E_NOMEM
  * Owner    yours: tn_tokenizer_free
  */
 TN_API tn_tokenizer *tn_tokenizer_load(const char *path);
@@ -104,9 +105,10 @@ typedef struct tn_bpe_options {
  * Learns byte-level BPE from a text: n bytes of UTF-8; n < 0: up to its zero. Merges are those of
  * BpeTrainer of the package tokenizers, given the whole text at once and ByteLevel's alphabet.
  *
- * Time     10 MB and 8,000 tokens in seconds, on one thread; some thirty times the text in memory
- * Errors   NULL: text NULL, not UTF-8; vocab_size too small for special tokens and bytes;
- *          TN_E_UNSUPPORTED: the pattern; a special token twice; TN_E_NOMEM
+ * Time     10 MB and 8,000 tokens in seconds, on one thread; memory: 30 to 100 times the text
+ * Errors   NULL: TN_E_INVALID: text NULL, not UTF-8; vocab_size too small for special tokens and
+ *          bytes; TN_E_UNSUPPORTED: the pattern; TN_E_FORMAT: a special token twice, empty, above
+ *          1,024 bytes, not UTF-8; TN_E_NOMEM
  * Owner    yours: tn_tokenizer_free
  */
 TN_API tn_tokenizer *tn_tokenizer_train(const char *text, int64_t n, tn_bpe_options options);
@@ -115,7 +117,8 @@ TN_API tn_tokenizer *tn_tokenizer_train(const char *text, int64_t n, tn_bpe_opti
 TN_API void tn_tokenizer_free(tn_tokenizer *t);
 
 /** Writes the tokenizer.json that t was read from, or that says the same as the files that it was
- *  read from; the file is replaced whole or not at all.
+ *  read from; the file is replaced whole or not at all. bos, eos and pad are not in it: they are
+ *  tokenizer_config.json's.
  *  Errors: TN_E_IO; t or path NULL. */
 TN_API TN_MUST_USE tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *path);
 

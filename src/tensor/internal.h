@@ -216,7 +216,7 @@ bool tni_broadcasts_to(const tn_shape *from, const tn_shape *to);
 tn_status tni_scope_add(const char *who, void *object, void (*drop)(void *object));
 tn_tensor *tni_scope_adopt(const char *who, tn_tensor *t);
 /* tn_scope_return from a scope that who opened for itself. */
-tn_tensor *tni_scope_return(const char *who, tn_scope s, tn_tensor *t);
+TNI_SHARED tn_tensor *tni_scope_return(const char *who, tn_scope s, tn_tensor *t);
 tn_status tni_scope_missing(const char *who); /* sets the error */
 bool tni_scope_open(void);
 /* The number of entries now, and dropping all that were made since: a scope in which no user's code

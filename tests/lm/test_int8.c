@@ -4,8 +4,9 @@
  *
  * Seen to fail: with a row's first scale for all of it (few.c, linear_int8.c), a bias that starts
  * again with each piece of W (linear_int8.c, cut.c), halves rounded away from zero, a scale of max
- * / 128, none below which it stays, rows that are no groups taken (src/ext/lm/int8.c), adapters as
- * wide as a row of bytes (src/nn/layers/lora.c), bytes turned as GPT-2's floats (weights.c).
+ * / 128, none below which it stays, rows that are no groups taken, modules by their first names
+ * alone (src/ext/lm/int8.c), adapters as wide as a row of bytes (src/nn/layers/lora.c), bytes
+ * turned as GPT-2's floats (weights.c).
  */
 #include <float.h>
 
@@ -391,6 +392,17 @@ START_TEST(refusals_change_nothing)
 }
 END_TEST
 
+/* A Linear under two names: a pattern may fit either. */
+START_TEST(a_second_name_is_one_too)
+{
+    tn_module *m = net_new();
+    assert_ok(tn_register_module(m, "again", NULL, tn_module_keep(tn_get_submodule(m, "fc1"))));
+    assert_ok(tn_quantize_int8(m, "again", 32));
+    ck_assert_int_eq(tn_dtype_of(tn_get_parameter(m, "fc2.weight")), TN_F32);
+    ck_assert_int_eq(tn_dtype_of(((tni_linear *)tn_get_submodule(m, "fc1"))->weight), TN_U8);
+}
+END_TEST
+
 /* What is not packed then is as before. */
 static tn_status made_and_packed(void *user)
 {
@@ -421,8 +433,9 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, products_and_gradients_are_those_of_floats, 0, 4 * COUNT(sizes));
     tcase_add_loop_test(t, adapters_learn_on_bytes, 0, 4);
     tcase_add_loop_test(t, refusals_change_nothing, 0, 2);
-    add_tests(t, bytes_follow_the_rule, rows_depend_on_nothing_else, gradients_are_the_differences,
-              others_dtypes_and_shapes, what_is_not_finite_stays_so, no_optimizer_changes_them);
+    add_tests(t, a_second_name_is_one_too, bytes_follow_the_rule, rows_depend_on_nothing_else,
+              gradients_are_the_differences, others_dtypes_and_shapes, what_is_not_finite_stays_so,
+              no_optimizer_changes_them);
     add_tests(files, files_hold_every_bit);
     tcase_add_loop_test(files, folders_of_models, 0, 2);
     add_tests(scarce_case(suite, "memory"), memory_that_runs_out);

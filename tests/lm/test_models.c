@@ -7,9 +7,9 @@
  * (src/ext/lm/attention.c); with a mask that hides a token from itself, frequencies that are a
  * constant, no padding row (decoder.c); with the last column's logits for every row, room for one
  * token more than there is, c_proj drawn as the others (model.c); without llama3's interpolation
- * (decoder.c); with a head tied that differs, or without rename_norm() (weights.c); of BERT without
- * the mask or the token types (bert.c), with causal attention (attention.c), with a padding token
- * that is drawn (model.c).
+ * (decoder.c); with an attention_factor that is not squared (attention.c); with a head tied that
+ * differs, or without rename_norm() (weights.c); of BERT without the mask or the token types
+ * (bert.c), with causal attention (attention.c), with a padding token that is drawn (model.c).
  */
 #include <unistd.h>
 
@@ -213,6 +213,28 @@ START_TEST(frequencies)
     check_rope(all, "llama3", llama3);
     tni_rope yarn = { .type = TNI_ROPE_YARN, .factor = 2, .slow = 1, .fast = 32, .original = 64 };
     check_rope(all, "yarn", yarn);
+}
+END_TEST
+
+/* a on queries and keys: with queries a^2 / b^2 times as large it is as if the factor were b. */
+START_TEST(attention_factor)
+{
+    const double yarn = 0.1 * log(4) + 1, ours = 1.5;
+    tn_list *expected = golden("qwen2");
+    size_t n;
+    char *weights = owned(read_bytes(golden_path("lm/qwen2/model.safetensors"), &n));
+    write_bytes("model.safetensors", weights, n);
+    changed("qwen2", "\"factor\": 4.0", "\"attention_factor\": 1.5, \"factor\": 4");
+    tn_module *m = owned(tn_lm_load(folder, (tn_lm_options){ .use_dtype = true }));
+    TN_NO_GRAD for (int i = 0; i < 4; i++)
+    {
+        char name[80];
+        snprintf(name, sizeof name, "model.layers.%d.self_attn.q_proj.%s", i / 2,
+                 i % 2 ? "bias" : "weight");
+        assert_ok(tn_mul_scalar_(tn_get_parameter(m, name), yarn * yarn / (ours * ours)));
+    }
+    tn_tensor *logits = tn_forward(m, tn_list_get(expected, "ids"));
+    assert_near(logits, tn_list_get(expected, "logits"), 1e-5);
 }
 END_TEST
 
@@ -816,7 +838,8 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, saved_and_loaded, 0, COUNT(cases));
     tcase_add_loop_test(t, state, 0, COUNT(cases));
     tcase_add_loop_test(t, config_refuses, 0, COUNT(refused));
-    add_tests(t, bert, other_names_of_bert, frequencies, cache_refuses, cache_is_one);
+    add_tests(t, bert, other_names_of_bert, frequencies, attention_factor);
+    add_tests(t, cache_refuses, cache_is_one);
     add_tests(t, config_broken, config_old, info, initial_values);
     add_tests(t, dtypes, other_names, some_of_the_names, other_files, ends, wrong_names, dropout);
     add_tests(scarce_case(s, "memory"), out_of_memory);

@@ -10,7 +10,9 @@
  * (detokenize.c); with NFC in place of NFD (added.c); without what ends cl100k_base's pattern, NFC
  * of Qwen 2, ids behind the vocabulary, or their order (layouts.c); with a marked text cut where
  * tokens go on, or between two marks, with added tokens found as characters (metaspace.c); with the
- * larger ids first among pairs that are as frequent, or counts that are too old (train.c).
+ * larger ids first among pairs that are as frequent, counts that are too old, or memmove for each
+ * merge (train.c); with special tokens in ByteLevel's letters, or joined as words (layouts.c); with
+ * characters in their order (metaspace.c).
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -389,7 +391,33 @@ START_TEST(vocab_and_merges_of_gpt2)
     assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "merges.txt, line 1");
     write_bytes("merges.txt", "a b\n\0", 5);
     assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "a zero byte in");
+    write_bytes("merges.txt", "#version\r\n\r\n\na b\na\n", 20);
+    assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "merges.txt, line 1");
+    write_bytes("merges.txt", "a b\r\n\r\n\na\n", 11);
+    assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "merges.txt, line 4, \"a\"");
     write_bytes("merges.txt", "a b\n", 4);
+    static const struct {
+        const char *added, *error;
+    } odd[] = {
+        { "[{\"id\": 5, \"content\": \"c\"}]", "added_tokens_decoder is no object" },
+        { "{\"-5\": {\"content\": \"c\"}}", "the id of the added token \"c\": want 0" },
+        { "{\"5x\": {\"content\": \"c\"}}", "the id of the added token" },
+        { "{\"\": {\"content\": \"c\"}}", "the id of the added token" },
+        { "{\"9223372036854775807\": {\"content\": \"c\"}}", "the id of the added token" },
+        { "{\"2147483647\": {\"content\": \"c\"}}", "the id of the added token" },
+        { "{\"5\": \"c\"}", "without content" },
+    };
+    for (int i = 0; i < COUNT(odd); i++) {
+        char text[200];
+        snprintf(text, sizeof text, "{\"added_tokens_decoder\": %s}", odd[i].added);
+        write_bytes("tokenizer_config.json", text, strlen(text));
+        assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, odd[i].error);
+    }
+    write_bytes("tokenizer_config.json", "{}", 2);
+    write_bytes("added_tokens.json", "{\"c\": 9223372036854775807}", 26);
+    assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "the id of the added token \"c\": want 0");
+    write_bytes("added_tokens.json", "{\"c\": \"5\"}", 10);
+    assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "the id of the added token");
     write_bytes("added_tokens.json", "{\"c\": 0}", 8);
     assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "\"c\" has the id 0 of \"a\"");
     write_bytes("vocab.json", "{\"a\":", 5);
@@ -484,6 +512,9 @@ START_TEST(ranks_refused)
                 { "YQ== 0\nYg==\n", "line 2: want 1 to 512 bytes" },
                 { "YQ== 0x", "line 1: want" },
                 { "YQ== -1\n", "line 1: want" },
+                { "\n\r\nYQ==  1\n", "SentencePiece" },
+                { "YQ== 2147483647\n", "line 1: want" },
+                { "YQ== 1\n\r\n\nYg==\n", "line 4: want" },
                 { "Y?== 1\n", "line 1: want" },
                 { " 1\n", "line 1: want" },
                 { "YQ== 1\nYg== 1\n", "have the id 1" },
@@ -494,9 +525,10 @@ START_TEST(ranks_refused)
         assert_null(load_ranks(write_bytes("t.tiktoken", bad[i].text, strlen(bad[i].text))),
                     TN_E_FORMAT, bad[i].error);
     const char *path = golden("ranks/ranks.tiktoken");
-    assert_null(tn_tokenizer_load(path), TN_E_INVALID, "the encoding \"\": want gpt2, cl100k_base");
+    assert_null(tn_tokenizer_load(path), TN_E_INVALID,
+                "its name is no encoding's: want gpt2, cl100k");
     assert_null(tn_tokenizer_load_tiktoken(path, (tn_tiktoken_options){ .encoding = "p50k" }),
-                TN_E_INVALID, "the encoding \"p50k\": want gpt2");
+                TN_E_INVALID, "the encoding p50k: want gpt2");
     assert_null(tn_tokenizer_load_tiktoken(path, (tn_tiktoken_options){ .pattern = "(" }),
                 TN_E_UNSUPPORTED, "cannot read the pattern");
     const char *special[] = { "\xff" };
@@ -553,11 +585,15 @@ START_TEST(unknown_and_whole)
     const tn_encode_options o = { 0 };
     snprintf(json, sizeof json, "{\"normalizer\": " TO_MARKS ", " FROM_MARKS MARKED_BPE, "true",
              "false");
-    assert_encoded(kept(load_text(json)), "aa \u00e9xyz", o, 1, 1, 2, 3, 4, 0);
+    tn_tokenizer *fused = kept(load_text(json));
+    assert_encoded(fused, "aa \u00e9xyz", o, 1, 1, 2, 3, 4, 0);
+    assert_encoded(fused, "ax\u00e9\u00e9yza", o, 1, 3, 4, 3, 4, 0,
+                   1); /* as the package: bytes first */
     snprintf(json, sizeof json, "{\"normalizer\": " TO_MARKS ", " FROM_MARKS MARKED_BPE, "false",
              "true");
     tn_tokenizer *t = kept(load_text(json));
     assert_encoded(t, "aaxy", o, 1, 1, 0, 0);
+    assert_encoded(t, "ax\u00e9\u00e9yza", o, 1, 3, 4, 3, 4, 0, 0, 0, 1);
     assert_encoded(t, "aa", o, 5);
     t = kept(load_text(
         "{\"normalizer\": " TO_MARKS ", " FROM_MARKS
@@ -579,7 +615,11 @@ START_TEST(unknown_and_whole)
           "the decoder ByteLevel, as it stands here" },
         { "{\"normalizer\": " TO_MARKS
           ", \"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": "
-          "\"Fuse\"}, {\"type\": \"ByteFallback\"}]}, ",
+          "\"ByteFallback\"}]}, ",
+          "the decoder ByteFallback, as it" },
+        { "{\"normalizer\": " TO_MARKS ", \"decoder\": {\"type\": \"Sequence\", \"decoders\": ["
+          "{\"type\": \"Replace\", \"pattern\": {\"String\": \"\u2581\"}, \"content\": \" \"}, "
+          "{\"type\": \"Fuse\"}, {\"type\": \"ByteFallback\"}]}, ",
           "the decoder ByteFallback, as it" },
         { "{\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"_\"}, " FROM_MARKS,
           "Metaspace with _" },
@@ -617,6 +657,52 @@ START_TEST(trained)
         ck_assert_str_eq(tn_tokenizer_token(t, i), tn_tokenizer_token(want, i));
     check_golden("trained/tokenizer.bin", t);
     check_saved("trained/tokenizer.bin", t);
+}
+END_TEST
+
+/* A special token is its text, whatever its letters would stand for as bytes. */
+START_TEST(special_tokens_of_any_text)
+{
+    const char *special[] = { "<my end>", "\u00e9t\u00e9 \"1\"\\", "ab" };
+    tn_tokenizer *t = kept(tn_tokenizer_train(
+        "ab ab", -1, (tn_bpe_options){ .vocab_size = 261, .special = special, .n_special = 3 }));
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 3; i++) {
+            ck_assert_int_eq(tn_tokenizer_id(t, special[i]), i);
+            assert_encoded(t, special[i], (tn_encode_options){ 0 }, i);
+        }
+        assert_ok(tn_tokenizer_save(t, in_folder("tokenizer.json")));
+        t = kept(tn_tokenizer_load(folder));
+    }
+    /* of ranks, no word and no merge is a special token */
+    char *lines = owned(malloc(1 << 13)), *at = lines;
+    for (int b = 0; b < 256; b++) {
+        static const char digits[] =
+            "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        at += sprintf(at, "%c%c== %d\n", digits[b >> 2], digits[(b & 3) << 4], b);
+    }
+    at += sprintf(at, "YWJj 256\n"); /* abc */
+    t = kept(tn_tokenizer_load_tiktoken(
+        write_bytes("t.tiktoken", lines, (size_t)(at - lines)),
+        (tn_tiktoken_options){ .encoding = "gpt2", .special = &special[2], .n_special = 1 }));
+    assert_encoded(t, "ab", (tn_encode_options){ 0 }, 257);
+    assert_encoded(t, "ab abd", (tn_encode_options){ .literal = true }, 'a', 'b', ' ', 'a', 'b',
+                   'd');
+    assert_encoded(t, "abc abcd", (tn_encode_options){ .literal = true }, 256, ' ', 'a', 'b', 'c',
+                   'd');
+}
+END_TEST
+
+/* One word: a merge goes through it once. */
+START_TEST(trained_on_megabytes_in_one_word)
+{
+    const size_t n = 1 << 21;
+    char *text = owned(malloc(n));
+    memset(text, 'a', n);
+    clock_t begin = clock();
+    tn_tokenizer *t = kept(tn_tokenizer_train(text, (int64_t)n, (tn_bpe_options){ 0 }));
+    ck_assert_msg(clock() - begin < 20 * CLOCKS_PER_SEC, "a quadratic merge takes minutes");
+    ck_assert_int_eq(tn_tokenizer_get_info(t).vocab_size, 256 + 21);
 }
 END_TEST
 
@@ -911,20 +997,22 @@ END_TEST
 /* The same of the other files. */
 START_TEST(damaged_layouts)
 {
-    static const char *const file[] = { "vocab.json", "merges.txt", "special_tokens_map.json",
-                                        "t.tiktoken" };
-    static const char *const from[] = { "gpt2/vocab.json", "gpt2/merges.txt",
-                                        "gpt2/special_tokens_map.json", "ranks/ranks.tiktoken" };
-    for (int k = 0; k < 4; k++) copy_golden(from[k], file[k]);
-    for (int k = 0; k < 4; k++) {
+    enum { FILES = 5 };
+    static const char *const file[FILES] = { "vocab.json", "merges.txt", "special_tokens_map.json",
+                                             "added_tokens.json", "t.tiktoken" };
+    static const char *const from[FILES] = { "gpt2/vocab.json", "gpt2/merges.txt",
+                                             "gpt2/special_tokens_map.json",
+                                             "gpt2/added_tokens.json", "ranks/ranks.tiktoken" };
+    for (int k = 0; k < FILES; k++) copy_golden(from[k], file[k]);
+    for (int k = 0; k < FILES; k++) {
         size_t n;
         char *text = owned(read_bytes(golden(from[k]), &n));
-        for (size_t i = 0; i < n; i += (size_t)full_or(k == 2 ? 1 : 13, k == 2 ? 3 : 97)) {
+        for (size_t i = 0; i < n; i += (size_t)full_or(n < 1000 ? 1 : 13, n < 1000 ? 3 : 97)) {
             const char was = text[i];
             for (int how = 0; how < 2; how++) {
                 if (how == 0) text[i] = "{}[]\",:0x\\\n =A/"[i % 15];
                 const char *path = write_bytes(file[k], text, how ? i : n);
-                tn_tokenizer *t = k == 3 ? load_ranks(path) : tn_tokenizer_load(folder);
+                tn_tokenizer *t = k == FILES - 1 ? load_ranks(path) : tn_tokenizer_load(folder);
                 if (!t) ck_assert_msg(tn_error_status() != TN_E_NOMEM, "%s", tn_error());
                 tn_tokenizer_free(t);
                 tn_error_clear();
@@ -992,7 +1080,8 @@ Suite *test_suite(void)
     add_tests(t, as_the_package, what_it_has, with_and_without_what_is_around,
               bytes_that_are_no_text, pieces, vocab_and_merges, vocab_and_merges_of_qwen,
               vocab_and_merges_of_gpt2, ranks, encodings, ranks_refused, marked,
-              bytes_that_are_spelt, unknown_and_whole, trained, trained_as_asked, marks_in_a_row,
+              bytes_that_are_spelt, unknown_and_whole, trained, trained_as_asked,
+              special_tokens_of_any_text, trained_on_megabytes_in_one_word, marks_in_a_row,
               words_of_any_length, a_word_of_a_megabyte, refused, a_pattern_that_explodes,
               damaged_files, damaged_layouts, threads);
     add_tests(scarce_case(suite, "memory"), memory_runs_out);

@@ -272,5 +272,5 @@ tn_tensor *tn_einsum(const char *equation, int n, tn_tensor *const *x)
         return tni_fail(TN_E_INVALID, "%s: %d tensors%s: want 1 to %d, and an equation", f, n,
                         equation && x ? "" : ", or NULL", OPERANDS);
     tn_scope scope = tn_scope_begin();
-    return tn_scope_return(scope, result_of(&e, n, x));
+    return tni_scope_return(f, scope, result_of(&e, n, x));
 }

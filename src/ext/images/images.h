@@ -57,7 +57,7 @@ void tni_image_box(tn_generator *g, const tn_image_crop_options *o, int64_t heig
 /* Whether the options are right, with their defaults filled in. */
 bool tni_image_crop_ok(const char *f, tn_image_crop_options *o, int64_t h, int64_t w);
 /* A dense copy of x with rows and columns from the last one, then swapped. */
-tn_tensor *tni_image_turned(tn_tensor *x, bool up, bool left, bool swap);
+tn_tensor *tni_image_turned(const char *f, tn_tensor *x, bool up, bool left, bool swap);
 bool tni_image_filter_ok(const char *f, tn_image_filter filter);
 /* Rows and columns of u8 resized; box: first row and column, rows, columns, in pixels of x. */
 tn_tensor *tni_image_resized(tn_tensor *x, const double *box, int64_t h, int64_t w,

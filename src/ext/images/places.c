@@ -164,7 +164,7 @@ tn_tensor *tn_image_random_resized_crop(tn_tensor *x, int64_t h, int64_t w, tn_i
 
 /* ---- flips and turns ------------------------------------------------------------------------- */
 
-tn_tensor *tni_image_turned(tn_tensor *x, bool up, bool left, bool swap)
+tn_tensor *tni_image_turned(const char *f, tn_tensor *x, bool up, bool left, bool swap)
 {
     int axes[2], n = 0;
     if (up) axes[n++] = -2;
@@ -172,7 +172,7 @@ tn_tensor *tni_image_turned(tn_tensor *x, bool up, bool left, bool swap)
     tn_scope scope = tn_scope_begin();
     tn_tensor *y = n ? tn_flip(x, axes, n) : x;
     y = swap ? tn_transpose(y, -2, -1) : y;
-    return tn_scope_return(scope, n && !swap ? y : tn_clone(y));
+    return tni_scope_return(f, scope, n && !swap ? y : tn_clone(y));
 }
 
 /* Whether to do it, with probability p. */
@@ -196,8 +196,9 @@ tn_tensor *tn_image_random_flip(tn_tensor *x, int axis, double p, tn_generator *
         return NULL;
     if (axis != -1 && axis != -2)
         return tni_fail(TN_E_INDEX, "%s: axis %d: want -1, columns, or -2, rows", __func__, axis);
-    return tni_image_drawn(
-        g, &was, wanted(g, p) ? tni_image_turned(x, axis == -2, axis == -1, false) : tn_detach(x));
+    const bool up = axis == -2, flips = wanted(g, p);
+    return tni_image_drawn(g, &was,
+                           flips ? tni_image_turned(__func__, x, up, !up, false) : tn_detach(x));
 }
 
 /* ---- rotations ------------------------------------------------------------------------------- */
@@ -285,10 +286,11 @@ tn_tensor *tn_image_rotate(tn_tensor *x, double degrees, tn_image_rotate_options
     tn_shape shape = x->shape;
     int64_t *size = shape.size + shape.rank - 2;
     const double angle = degrees - 360 * floor(degrees / 360), a = angle * (M_PI / 180);
-    if (tni_shape_numel(&shape) == 0 || angle == 0) return tni_image_turned(x, false, false, false);
-    if (angle == 180) return tni_image_turned(x, true, true, false);
+    const bool half = angle == 180;
+    if (half || angle == 0 || tni_shape_numel(&shape) == 0)
+        return tni_image_turned(__func__, x, half, half, false);
     if ((angle == 90 || angle == 270) && (o.expand || size[0] == size[1]))
-        return tni_image_turned(x, angle == 270, angle == 90, true);
+        return tni_image_turned(__func__, x, angle == 270, angle == 90, true);
     rotation r = { .height = size[0], .width = size[1], .o = o, .bytes = x->dtype == TN_U8 };
     const float h = (float)size[0] / 2, w = (float)size[1] / 2;
     r.across[0] = (float)cos(a) / w, r.across[1] = (float)sin(a) / h;

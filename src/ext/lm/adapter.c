@@ -32,8 +32,7 @@ static const tni_lora *list_active(const tn_list *all, tn_list *list, tni_bytes 
         if (tn_list_add(list, name, e->tensor) != TN_OK) return NULL;
         l = (const tni_lora *)e->owner;
     }
-    if (l) return l;
-    return tni_fail(TN_E_STATE, "tn_lora_save: no adapter is active: want tn_lora_set");
+    return l ? l : tni_fail(TN_E_STATE, "tn_lora_save: no adapter is active: want tn_lora_set");
 }
 
 tn_status tn_lora_save(tn_module *m, const char *folder)

@@ -102,7 +102,7 @@ static bool merge_word(tni_work *w, const char *word, size_t n)
     const int32_t id = !t->whole   ? TNI_NO_ID
                        : t->marked ? tni_marked_token(t, word, n)
                                    : tni_find(t, &t->by_bytes, word, n);
-    if (id >= 0) return tni_ids_add(w->out, &id, 1);
+    if (id >= 0 && !t->token[id].special) return tni_ids_add(w->out, &id, 1);
     if (n > INT32_MAX / 8)
         return tni_false(
             tni_error(TN_E_INVALID, "a word has %zu bytes: want at most %d", n, INT32_MAX / 8));

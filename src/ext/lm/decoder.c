@@ -214,8 +214,7 @@ static void rotations(body *m, tn_tensor *at, tn_tensor **in)
 static tn_status embed(body *m, tn_tensor *ids, tn_tensor *slots, tn_tensor **in)
 {
     int64_t last = 0;
-    tn_tensor *at = tni_lm_positions(ids, slots, &last);
-    tn_tensor *x = tn_forward(m->embed, ids);
+    tn_tensor *at = tni_lm_positions(ids, slots, &last), *x = tn_forward(m->embed, ids);
     if (m->position != TN_NO_MODULE) {
         if (tn_is_none(slots) && last > m->positions)
             return tni_error(TN_E_INDEX,

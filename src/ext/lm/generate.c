@@ -320,6 +320,5 @@ tn_generated *tn_generate(tn_module *m, const tn_prompt *prompts, int64_t n, tn_
 {
     static const tni_decoder decoder = { tn_lm_get_info, tn_lm_cache, tn_lm_set_cache, tn_lm_next };
     TNI_HOLD_TRAPS;
-    if (!m) return tni_poisoned("tn_generate", "m");
-    return tni_generate(&decoder, m, prompts, n, &o);
+    return m ? tni_generate(&decoder, m, prompts, n, &o) : tni_poisoned("tn_generate", "m");
 }

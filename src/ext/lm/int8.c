@@ -82,7 +82,7 @@ tn_status tn_quantize_int8(tn_module *m, const char *patterns, int64_t group)
         TNI_TRY(all ? tni_check_patterns(function, all, patterns) : tni_pending());
     }
     TNI_UNRECORDED;
-    TNI_TRY(tn_named_modules(m, visit, &j));
+    TNI_TRY(tni_walk(m, TNI_EVERY, visit, NULL, &j));
     j.packs = true;
-    return tn_named_modules(m, visit, &j);
+    return tni_walk(m, TNI_EVERY, visit, NULL, &j);
 }

@@ -28,7 +28,8 @@ static const char *comma(const tni_bytes *b)
     return b->n ? "," : "";
 }
 
-bool tni_layout_added(tni_layout *l, int64_t id, const char *text, const tni_json_node *m,
+/* A token, with the flags that m says, NULL: none; special as given. */
+static bool add_flags(tni_layout *l, int64_t id, const char *text, const tni_json_node *m,
                       bool special)
 {
     static const char *const flag[] = { "single_word", "lstrip", "rstrip", "normalized" };
@@ -40,6 +41,15 @@ bool tni_layout_added(tni_layout *l, int64_t id, const char *text, const tni_jso
         tni_bytes_printf(b, ",\"%s\":%s", flag[i],
                          yes(tni_json_get_flag(m, flag[i], i == 3 && !special)));
     tni_bytes_printf(b, ",\"special\":%s}", yes(special));
+    return true;
+}
+
+bool tni_layout_special(tni_layout *l, int64_t id, const char *text)
+{
+    if (!add_flags(l, id, text, NULL, true)) return false;
+    tni_bytes_add(&l->vocab, ",", l->vocab.n > 0);
+    tni_json_add(&l->vocab, text);
+    tni_bytes_printf(&l->vocab, ":%" PRId64, id);
     return true;
 }
 
@@ -93,12 +103,21 @@ bool tni_layout_read(tn_tokenizer *t, tni_layout *l, bool ok)
 /* The next line, zero-terminated, and what is behind its first space, or NULL. NULL: the end. */
 static char *next_line(char **at, char **second)
 {
-    char *line = *at, *end = line + strcspn(line, "\r\n");
+    char *line = *at, *end = strchrnul(line, '\n');
     if (!*line) return NULL;
-    *at = end + strspn(end, "\r\n");
+    *at = end + (*end != '\0');
     *end = '\0';
+    line[strcspn(line, "\r")] = '\0';
     if ((*second = strchr(line, ' '))) *(*second)++ = '\0';
     return line;
+}
+
+/* An id, or TNI_NO_ID: the text is none. */
+static int64_t number_of(const char *text)
+{
+    char *end;
+    const int64_t id = *text >= '0' && *text <= '9' ? strtoll(text, &end, 10) : TNI_NO_ID;
+    return id >= 0 && id < INT32_MAX && !*end ? id : TNI_NO_ID;
 }
 
 #define END_OF_TEXT "<|endoftext|>"
@@ -160,12 +179,16 @@ static bool add_tokens(folder *f)
                                          "pad_token",  "cls_token",
                                          "mask_token", "additional_special_tokens" };
     const tni_json_node *list = tni_json_get(f->tree[CONFIG].node, "added_tokens_decoder"), *m;
+    if (list && list->kind != '{') return wrong(&f->l, "added_tokens_decoder is no object");
     bool ok = true;
     f->next = f->tree[VOCAB].node->number;
-    for (m = tni_json_first(list ? list : f->tree[ADDED].node); m && ok; m = tni_json_after(m))
-        ok = add_token(f, list ? tni_json_get_text(m, "content", "") : m->key,
-                       list ? strtoll(m->key, NULL, 10) : m->number, list ? m : NULL,
-                       tni_json_get_flag(m, "special", false));
+    for (m = tni_json_first(list ? list : f->tree[ADDED].node); m && ok; m = tni_json_after(m)) {
+        const char *text = list ? tni_json_get_text(m, "content", "") : m->key;
+        const int64_t id = list ? number_of(m->key) : m->kind == '0' ? m->number : TNI_NO_ID;
+        if (id < 0 || id >= INT32_MAX)
+            return wrong(&f->l, "the id of the added token \"%.60s\": want 0 to 2^31 - 2", text);
+        ok = add_token(f, text, id, list ? m : NULL, tni_json_get_flag(m, "special", false));
+    }
     for (size_t i = 0; i < sizeof names / sizeof *names && ok; i++) {
         m = tni_json_get(f->tree[CONFIG].node, names[i]);
         if (!m) m = tni_json_get(f->tree[MAP].node, names[i]);
@@ -175,7 +198,7 @@ static bool add_tokens(folder *f)
     }
     tni_sort(f->added, f->n, sizeof *f->added, by_id);
     for (const added_token *a = f->added; a && a < f->added + f->n && ok; a++)
-        ok = tni_layout_added(&f->l, a->id, a->text, a->flags, a->special);
+        ok = add_flags(&f->l, a->id, a->text, a->flags, a->special);
     return ok;
 }
 
@@ -185,7 +208,7 @@ static bool add_merges(folder *f, const char *path)
     if (tni_bytes_file(&text, "tokenizer", path, TNI_LARGEST) != TN_OK) return false;
     char *at = text.data, *left, *right;
     for (int n = 1; (left = next_line(&at, &right)); n++)
-        if (strcmp(left, "#version:") != 0 &&
+        if (*left && strcmp(left, "#version:") != 0 &&
             !(right && !strchr(right, ' ') && tni_layout_merge(&f->l.merges, left, right)))
             return wrong(&f->l, "merges.txt, line %d, \"%.40s\": want two tokens and a space", n,
                          left);
@@ -270,8 +293,7 @@ static const struct encoding *encoding_of(const char *name, const char *path)
     return NULL;
 }
 
-/* Into the vocabulary, too: to those that are only added the package tokenizers gives ids without
- * gaps. Llama 3 has more that are reserved, 256 in all. */
+/* Llama 3 has more that are reserved, 256 in all. */
 static bool add_specials(tni_layout *l, const struct encoding *e)
 {
     char text[40];
@@ -282,9 +304,7 @@ static bool add_specials(tni_layout *l, const struct encoding *e)
         if (sscanf(at, "%39s%n", text, &n) != 1)
             snprintf(text, sizeof text, "<|reserved_special_token_%d|>", reserved++);
         if (*text != '<') id = strtoll(text, NULL, 10);
-        if (*text != '<') continue;
-        tni_layout_word(l, id, text, strlen(text));
-        ok = tni_layout_added(l, id++, text, NULL, true);
+        if (*text == '<') ok = tni_layout_special(l, id++, text);
     }
     return ok;
 }
@@ -309,18 +329,25 @@ static bool read_ranks(tni_layout *l, int64_t *last)
     tni_bytes TN_WHEN_LEFT(tni_bytes_free) text = { 0 };
     if (tni_bytes_file(&text, "tokenizer", l->name, TNI_LARGEST) != TN_OK) return false;
     if (*text.data == '\n') return wrong(l, "not of tiktoken, but of SentencePiece, it seems");
-    char *at = text.data, *token, *rank, *end;
+    char *at = text.data, *token, *rank;
     for (int line = 1; (token = next_line(&at, &rank)); line++) {
         const bool none = strcmp(token, "=") == 0; /* Whisper's files have a token of no bytes */
         const size_t n = from_base64(token);
-        const int64_t id = rank ? strtoll(rank, &end, 10) : -1;
-        if (n > LONGEST || (n == 0 && !none) || id < 0 || id > INT32_MAX || end == rank || *end)
+        const int64_t id = rank ? number_of(rank) : TNI_NO_ID;
+        if (!rank && !*token) continue;
+        if (n > LONGEST || (n == 0 && !none) || id < 0)
             return wrong(l, "line %d: want 1 to %d bytes in base64, a space and a rank", line,
                          LONGEST);
         if (!none) tni_layout_word(l, id, token, n);
         *last = TNI_MAX(*last, id);
     }
     return at == text.data + text.n || wrong(l, "a zero byte in it");
+}
+
+static int32_t ranked(const tn_tokenizer *t, const char *bytes, size_t n)
+{
+    const int32_t id = tni_find(t, &t->by_bytes, bytes, n);
+    return id >= 0 && !t->token[id].special ? id : TNI_NO_ID;
 }
 
 /* Two tokens become one wherever their bytes are those of a token, whose rank counts. */
@@ -332,10 +359,10 @@ static bool join_all(tn_tokenizer *t, tni_bytes *merges)
         for (int32_t id = 0; id < (int32_t)t->n_token; id++) {
             const struct tni_span s = t->token[id].bytes;
             const char *text = t->texts.data + s.at;
-            if (!t->token[id].there || tni_find(t, &t->by_bytes, text, s.n) != id) continue;
+            if (!t->token[id].there || ranked(t, text, s.n) != id) continue;
             for (uint32_t k = 1; k < s.n; k++) {
-                const int32_t a = tni_find(t, &t->by_bytes, text, k);
-                const int32_t b = a < 0 ? a : tni_find(t, &t->by_bytes, text + k, s.n - k);
+                const int32_t a = ranked(t, text, k);
+                const int32_t b = a < 0 ? a : ranked(t, text + k, s.n - k);
                 if (b < 0 || (n++, !fill)) continue;
                 const tni_merge both = { .key = tni_merge_key(a, b), .rank = id, .id = id };
                 *tni_merge_at(t->pair, t->pair_capacity, t->seed, both.key) = both;
@@ -354,15 +381,16 @@ bool tni_ranks_read(tn_tokenizer *t, const char *path, const tn_tiktoken_options
     tni_bytes TN_WHEN_LEFT(tni_bytes_free) merges = { 0 };
     int64_t last = -1;
     if (!e && (o->encoding || !o->pattern))
-        return tni_false(tni_error(TN_E_INVALID,
-                                   "tokenizer: %s: the encoding \"%.60s\": want gpt2, "
-                                   "cl100k_base, o200k_base or llama3, or a pattern",
-                                   path, o->encoding ? o->encoding : ""));
+        return tni_false(
+            tni_file_error(TN_E_INVALID, "tokenizer", path,
+                           "%s%.60s: want gpt2, cl100k_base, o200k_base or llama3, or a pattern",
+                           o->encoding ? "the encoding " : "its name is no encoding's",
+                           o->encoding ? o->encoding : ""));
     l.pattern = o->pattern ? o->pattern : e->pattern;
     bool ok = read_ranks(&l, &last) && (o->special || !e || add_specials(&l, e));
     for (int64_t i = 0; o->special && i < o->n_special && ok; i++)
-        ok = tni_layout_added(&l, o->special_ids ? o->special_ids[i] : last + 1 + i, o->special[i],
-                              NULL, true);
+        ok = tni_layout_special(&l, o->special_ids ? o->special_ids[i] : last + 1 + i,
+                                o->special[i]);
     if (!tni_layout_read(t, &l, ok)) return false;
     for (int b = 0; b < 256; b++)
         if (t->byte[b] < 0) return wrong(&l, "no token for the byte 0x%02X alone", b);

@@ -4,6 +4,8 @@
  *
  * Source: Kudo and Richardson, SentencePiece (2018); tokenizers, its BPE with byte_fallback.
  */
+#include <ctype.h>
+
 #include "ext/lm/tokenizer.h"
 
 static bool is_mark(const char *text, size_t n)
@@ -49,10 +51,11 @@ int32_t tni_marked_token(const tn_tokenizer *t, const char *text, size_t n)
     return id >= 0 && t->token[id].word ? id : TNI_NO_ID;
 }
 
+/* As in the package, bytes stand in front of a character that is unknown, if they follow it. */
 size_t tni_marked_symbols(const tn_tokenizer *t, const char *word, size_t n, int32_t *symbol)
 {
     size_t count = 0;
-    bool was_unknown = false;
+    bool unknown = false; /* such a one waits */
     for (size_t at = 0, k; at < n; at += k) {
         for (k = 1; at + k < n && ((unsigned char)word[at + k] & 0xc0) == 0x80;) k++;
         const int32_t id = tni_marked_token(t, word + at, k);
@@ -60,11 +63,12 @@ size_t tni_marked_symbols(const tn_tokenizer *t, const char *word, size_t n, int
         for (size_t i = 0; i < k && spelt; i++) spelt = t->byte[(unsigned char)word[at + i]] >= 0;
         for (size_t i = 0; i < k && spelt; i++)
             symbol[count++] = t->byte[(unsigned char)word[at + i]];
-        const bool unknown = id < 0 && !spelt && t->unknown >= 0;
-        if (id >= 0 || (unknown && !(was_unknown && t->fuse)))
-            symbol[count++] = unknown ? t->unknown : id;
-        was_unknown = unknown;
+        if (spelt || (id < 0 && t->unknown < 0)) continue;
+        if (unknown && (id >= 0 || !t->fuse)) symbol[count++] = t->unknown;
+        if (id >= 0) symbol[count++] = id;
+        unknown = id < 0;
     }
+    if (unknown) symbol[count++] = t->unknown;
     return count;
 }
 
@@ -77,11 +81,10 @@ bool tni_goes_on(const char *text)
 
 void tni_marked_set(tn_tokenizer *t, tni_token *token, const char *text, size_t n)
 {
-    const char *hex = "0123456789ABCDEF", *a, *b;
     const size_t at = t->texts.n;
     token->spells = t->spells && n == 6 && !memcmp(text, "<0x", 3) && text[5] == '>' &&
-                    (a = strchr(hex, text[3])) && (b = strchr(hex, text[4]));
-    if (token->spells) tni_bytes_add(&t->texts, &(char){ (char)((a - hex) << 4 | (b - hex)) }, 1);
+                    isxdigit((unsigned char)text[3]) && isxdigit((unsigned char)text[4]);
+    if (token->spells) tni_bytes_add(&t->texts, &(char){ (char)strtol(text + 1, NULL, 16) }, 1);
     for (size_t i = 0, k; i < n && !token->spells; i += k) {
         k = is_mark(text + i, n - i) ? 3 : 1;
         tni_bytes_add(&t->texts, k == 3 ? " " : text + i, 1);

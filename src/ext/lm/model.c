@@ -169,10 +169,9 @@ tn_status tn_lm_set_cache(tn_module *m, int64_t batch, int64_t capacity)
     tn_status status = TN_OK;
     TN_SCOPE status = cache_of(lm, (wanted){ batch, capacity, tn_dtype_of(weight) });
     if (status == TN_OK) return status;
-    tni_saved_error error;
+    tni_saved_error TN_WHEN_LEFT(tni_error_restore) error;
     tni_error_save(&error);
     TN_SCOPE tni_disregard(cache_of(lm, (wanted){ 0 }));
-    tni_error_restore(&error);
     return status;
 }
 
@@ -266,5 +265,5 @@ tn_tensor *tn_lm_next(tn_module *m, tn_tensor *ids, tn_tensor *lengths)
     tn_tensor *logits = NULL;
     tn_scope scope = tn_scope_begin();
     if (plan(lm, ids, lengths, slot) == TN_OK) TN_NO_GRAD logits = next(lm, ids, slot);
-    return tn_scope_return(scope, logits);
+    return tni_scope_return(__func__, scope, logits);
 }

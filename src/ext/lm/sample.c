@@ -10,9 +10,12 @@
 #include <float.h>
 
 #include "base/host.h"
+#include "tensor/internal.h"
 #include "tensor/philox.h"
 
 #include <tenon/tenon.h>
+
+enum { ROOM = sizeof(tni_candidate) + 2 * sizeof(float) + sizeof(char) }; /* for a logit */
 
 /* ---- what happened before -------------------------------------------------------------------- */
 
@@ -48,9 +51,8 @@ static bool comes_before(tni_candidate a, tni_candidate b)
 
 static void swap(tni_candidate *a, tni_candidate *b)
 {
-    tni_candidate t = *a;
-    *a = *b;
-    *b = t;
+    const tni_candidate was = *a;
+    *a = *b, *b = was;
 }
 
 /* Moves what comes before the middle one of t[low..high) before it; returns where that is then. */
@@ -74,12 +76,9 @@ static tni_candidate last_kept(tni_candidate *t, int64_t n, double most, bool co
         int64_t at = split(t, low, high);
         double sum = above;
         for (int64_t i = low; i < at; i++) sum += counted ? 1 : (double)t[i].w;
-        if (sum < most) {
-            above = sum + (counted ? 1 : (double)t[at].w);
-            low = at + 1;
-        } else {
-            high = at;
-        }
+        const bool stays = sum < most;
+        if (stays) above = sum + (counted ? 1 : (double)t[at].w);
+        stays ? (low = at + 1) : (high = at);
     }
     return t[low - 1];
 }
@@ -199,11 +198,6 @@ static tn_status check(const char *function, const tn_sampling_options *o)
     return TN_OK;
 }
 
-static size_t room(int64_t n)
-{
-    return (size_t)n * (sizeof(tni_candidate) + 2 * sizeof(float) + sizeof(char));
-}
-
 tn_status tni_sampler_begin(tni_sampler *s, const char *function, int64_t n,
                             const tn_sampling_options *o)
 {
@@ -213,7 +207,7 @@ tn_status tni_sampler_begin(tni_sampler *s, const char *function, int64_t n,
     if (n < 1 || n > INT32_MAX)
         return tni_error(TN_E_SHAPE, "%s: %" PRId64 " logits in a row: want 1 to 2^31 - 1",
                          function, n);
-    if (!(s->t = tni_calloc_n(1, room(n)))) return tni_pending();
+    if (!(s->t = tni_calloc_n((size_t)n, ROOM))) return tni_pending();
     s->x = (float *)(s->t + n);
     s->w = s->x + n;
     s->seen = (unsigned char *)(s->w + n);
@@ -222,7 +216,7 @@ tn_status tni_sampler_begin(tni_sampler *s, const char *function, int64_t n,
 
 void tni_sampler_end(tni_sampler *s)
 {
-    tni_free(s->t, room(s->n));
+    tni_free(s->t, (size_t)s->n * ROOM);
     s->t = NULL;
 }
 
@@ -273,7 +267,7 @@ static tn_tensor *all_rows(const char *f, tn_tensor *logits, tn_tensor *history,
     tn_scope scope = tn_scope_begin();
     if (tni_sampler_begin(&s, f, tn_size(logits, 1), o) == TN_OK)
         TN_NO_GRAD y = rows_of(&s, logits, history, step, choose);
-    return tn_scope_return(scope, y);
+    return tni_scope_return(f, scope, y);
 }
 
 #define ROWS(name, choose)                                                                         \

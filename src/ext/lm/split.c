@@ -148,8 +148,7 @@ static bool space_before(tni_work *w, size_t stage, const char *text, size_t n)
     to->n = 0;
     tni_bytes_add(to, " ", 1);
     tni_bytes_add(to, text, n);
-    if (to->failed) return to->failed = false;
-    return tni_split_words(w, stage + 1, to->data, to->n);
+    return to->failed ? (to->failed = false) : tni_split_words(w, stage + 1, to->data, to->n);
 }
 
 bool tni_split_words(tni_work *w, size_t stage, const char *text, size_t n)

@@ -180,9 +180,8 @@ typedef struct tni_layout {
     bool compose, prefix, whole;    /* NFC; a space in front; ignore_merges */
     tni_bytes added, vocab, merges; /* without their brackets */
 } tni_layout;
-/* A token, with the flags that m says, NULL: none; special as given. */
-bool tni_layout_added(tni_layout *l, int64_t id, const char *text, const tni_json_node *m,
-                      bool special);
+/* In the vocabulary, too: else the package tokenizers gives it the next id that is free. */
+bool tni_layout_special(tni_layout *l, int64_t id, const char *text);
 void tni_layout_word(tni_layout *l, int64_t id, const char *bytes, size_t n);
 bool tni_layout_merge(tni_bytes *merges, const char *left,
                       const char *right); /* false: not UTF-8 */

@@ -221,7 +221,7 @@ static bool find_in_text(reading *r, const tni_json_node *a, int32_t id)
               (n == 0 || tni_trie_add(&r->t->normalised, text, n, id));
     if (r->t->marked && ok) tni_marked_set(r->t, &r->t->token[id], text, n); /* as the package */
     tni_work_give(work);
-    return ok;
+    return ok && !r->t->texts.failed;
 }
 
 static bool read_added(reading *r, const tni_json_node *a, int64_t most)
@@ -412,7 +412,8 @@ static bool read_step(reading *r, const tni_json_node *part)
     int k = 0;
     while (k < 4 && !is(type_of(part), steps[k])) k++;
     const bool one = start && start->number == 1 && stop && stop->kind == '0' && !stop->number;
-    if (k == 4 || k < r->step || (k == 0 && !replaces(part, TNI_MARK, " ")) ||
+    if (k == 4 || k < r->step || (k > 0 && !r->step) ||
+        (k == 0 && !replaces(part, TNI_MARK, " ")) ||
         (k == 3 && (r->step != 3 || !one || !is(tni_json_get_text(part, "content", ""), " "))))
         return lacking(r, "the decoder %.60s, as it stands here", type_of(part));
     r->step = k + 1;

@@ -75,7 +75,7 @@ static bool to_symbols(training *s, const tn_tokenizer *t)
         for (size_t i = 0; i < w->n; i++)
             s->symbol[s->n_symbol++] = t->byte[(unsigned char)w->text[i]];
     }
-    return k <= INT32_MAX || tni_false(tni_error(TN_E_INVALID, "a text of more than 2^31 words"));
+    return k <= INT32_MAX || tni_false(tni_error(TN_E_INVALID, "tn_tokenizer_train: 2^31 words"));
 }
 
 /* ---- pairs ----------------------------------------------------------------------------------- */
@@ -139,14 +139,15 @@ static void merge(training *s, int32_t at, int32_t left, int32_t right, int32_t 
 {
     word *w = &s->word[at];
     int32_t *c = s->symbol + w->at;
-    for (size_t i = 0; i + 1 < w->n; i++) {
-        if (c[i] != left || c[i + 1] != right) continue;
-        if (i > 0) count(s, c[i - 1], left, at, -1), count(s, c[i - 1], made, at, 1);
-        c[i] = made;
-        w->n--;
-        memmove(c + i + 1, c + i + 2, (w->n - i - 1) * sizeof *c);
-        if (i + 1 < w->n) count(s, right, c[i + 1], at, -1), count(s, made, c[i + 1], at, 1);
+    size_t k = 0;
+    for (size_t i = 0; i < w->n; i++, k++) {
+        c[k] = c[i];
+        if (c[i] != left || i + 1 == w->n || c[i + 1] != right) continue;
+        if (k > 0) count(s, c[k - 1], left, at, -1), count(s, c[k - 1], made, at, 1);
+        c[k] = made;
+        if (++i + 1 < w->n) count(s, right, c[i + 1], at, -1), count(s, made, c[i + 1], at, 1);
     }
+    w->n = k;
 }
 
 /* The token of two, which may be there; -1 and a message. Both go into the file. */
@@ -195,10 +196,8 @@ static bool begin(tni_layout *l, const tn_bpe_options *o)
 {
     int64_t id = 0;
     *l = (tni_layout){ .name = "tn_tokenizer_train", .pattern = o->pattern };
-    for (; id < o->n_special; id++) {
-        if (!tni_layout_added(l, id, o->special[id], NULL, true)) return false;
-        tni_layout_word(l, id, o->special[id], strlen(o->special[id]));
-    }
+    for (; id < o->n_special; id++)
+        if (!tni_layout_special(l, id, o->special[id])) return false;
     for (int32_t c = 0; c < 0x144; c++)
         if (tni_byte_of(c) >= 0) tni_layout_word(l, id++, &(char){ (char)tni_byte_of(c) }, 1);
     return true;

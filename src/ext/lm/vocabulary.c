@@ -93,15 +93,14 @@ int tni_byte_of(int32_t c)
 {
     if ((c > ' ' && c < 0x7f) || (c > 0xa0 && c < 0x100 && c != 0xad)) return c;
     if (c >= 0x100 && c <= 0x120) return c - 0x100;
-    if (c >= 0x121 && c <= 0x142) return c - 0x121 + 0x7f;
-    return c == 0x143 ? 0xad : -1;
+    return c >= 0x121 && c <= 0x142 ? c - 0x121 + 0x7f : c == 0x143 ? 0xad : -1;
 }
 
 void tni_letters(tni_bytes *to, const char *bytes, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        int32_t b = (unsigned char)bytes[i], c = b == 0xad ? 0x143 : b <= ' ' ? b + 0x100 : b;
-        if (b >= 0x7f && b <= 0xa0) c = b - 0x7f + 0x121;
+        int32_t b = (unsigned char)bytes[i], c = b;
+        while (tni_byte_of(c) != b) c = TNI_MAX(c + 1, 0x100);
         if (c == '"' || c == '\\') tni_bytes_add(to, "\\", 1);
         const char two[] = { (char)(0xc0 | c >> 6), (char)(0x80 | (c & 0x3f)) };
         tni_bytes_add(to, c < 0x80 ? &(char){ (char)c } : two, c < 0x80 ? 1 : 2);

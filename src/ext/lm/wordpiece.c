@@ -6,6 +6,7 @@
  * Source: Devlin et al., BERT (2019), its file tokenization.py; Wu et al., Google's Neural Machine
  * Translation System (2016), section 4.1.
  */
+#include <ctype.h>
 #include <utf8proc.h>
 
 #include "ext/lm/tokenizer.h"
@@ -30,9 +31,7 @@ static bool is_space(int32_t c)
 /* Of ASCII all signs, others by their class. */
 static bool is_punctuation(int32_t c)
 {
-    if (c < 0x80)
-        return c > ' ' && c < 0x7f && !(c >= '0' && c <= '9') &&
-               !((c | 32) >= 'a' && (c | 32) <= 'z');
+    if (c < 0x80) return ispunct(c);
     const utf8proc_category_t class = utf8proc_category(c);
     return class >= UTF8PROC_CATEGORY_PC && class <= UTF8PROC_CATEGORY_PO;
 }

@@ -88,8 +88,7 @@ static tn_status adafactor_update(tn_optim_part *part, int n)
     const double most = fmin(o->lr, 1 / sqrt((double)o->step));
     tn_tensor *g = wide(part->g);
     if (o->number[CLIMB] != 0) g = tn_neg(g);
-    tn_tensor *v = at_least(squares(part, g, eps1), eps1 * eps1);
-    tn_tensor *u = tn_mul(g, tn_rsqrt(v));
+    tn_tensor *v = at_least(squares(part, g, eps1), eps1 * eps1), *u = tn_mul(g, tn_rsqrt(v));
     tn_tensor *rate = tn_mul_scalar(at_least(rms(wide(part->p)), o->number[EPS2]), most);
     rate = tn_div(rate, at_least(tn_mul_scalar(rms(u), 1 / o->number[CLIP]), 1));
     part->new_p = decayed(part, tn_mul(u, rate));

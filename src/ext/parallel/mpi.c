@@ -422,8 +422,7 @@ static const char *test(tni_mpi_request *request)
 {
     MPI_Request r;
     memcpy(&r, &request->word, sizeof r);
-    int flag = 0;
-    int code = MPI_Test(&r, &flag, MPI_STATUS_IGNORE);
+    int flag = 0, code = MPI_Test(&r, &flag, MPI_STATUS_IGNORE);
     if (code == MPI_SUCCESS && flag) code = follow(request, &r);
     memcpy(&request->word, &r, sizeof r);
     return words_of(code);
@@ -498,8 +497,7 @@ static tni_mpi table = { "",   0,    0,         0,      group_new, group_free, s
 static int start(void)
 {
     MPI_Comm here; /* the ranks that share this one's memory */
-    int given = MPI_THREAD_SINGLE, started = 0;
-    int code = MPI_Initialized(&started);
+    int given = MPI_THREAD_SINGLE, started = 0, code = MPI_Initialized(&started);
     if (code == MPI_SUCCESS && !started)
         code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &given);
     if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);

@@ -48,8 +48,7 @@ typedef struct card {
 
 static int by_size(const void *a, const void *b)
 {
-    const card *x = a;
-    const card *y = b;
+    const card *x = a, *y = b;
     if (x->trained != y->trained) return x->trained ? -1 : 1;
     if (x->nbytes != y->nbytes) return x->nbytes > y->nbytes ? -1 : 1;
     return x->param - y->param;
@@ -320,8 +319,7 @@ static tn_status make(const char *function, tn_data_parallel *p, tn_optim *opt, 
     s->opt = opt;
     s->load = tni_calloc_n(size, sizeof *s->load);
     s->word = tni_calloc_n(size, sizeof *s->word);
-    if (!s->load || !s->word) return TN_E_NOMEM;
-    return shard_all(function, s, p, opt->param, opt->n);
+    return s->load && s->word ? shard_all(function, s, p, opt->param, opt->n) : TN_E_NOMEM;
 }
 
 /* What this rank does alone. *made: new, or kept by opt since its tn_data_parallel was freed. */

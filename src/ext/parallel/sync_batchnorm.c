@@ -101,8 +101,7 @@ static tn_tensor *over_ranks(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
     if (n == 0) return NULL;
     if (tn_dtype_size(dtype) < sizeof(float)) x = tn_to_dtype(x, TN_F32);
     if (!x) return NULL;
-    tn_tensor *mean = tn_div_scalar(sum_of(x), (double)n);
-    tn_tensor *centered = tn_sub(x, mean);
+    tn_tensor *mean = tn_div_scalar(sum_of(x), (double)n), *centered = tn_sub(x, mean);
     tn_tensor *squares = centered ? sum_of(tn_square(centered)) : NULL;
     tn_tensor *scale = tn_rsqrt(tn_add_scalar(tn_div_scalar(squares, (double)n), eps));
     if (scale && !tni_none(weight)) scale = tn_mul(scale, beside(weight, x));

@@ -91,6 +91,5 @@ const tni_numbers *tni_log_input(const tni_log_step *s, const tni_log_in *in)
     if (in->value.known) return &in->value;
     if (in->node) return &in->node->out[in->output].value;
     const tni_log_entry *line = tni_log_line(s, in->tensor);
-    if (!line) return NULL;
-    return line->forward.known ? &line->forward : &line->start;
+    return !line ? NULL : line->forward.known ? &line->forward : &line->start;
 }

@@ -10,8 +10,7 @@
 static void count(tni_numbers *v, const double *x, int64_t n)
 {
     double sum = 0, most = 0, squares = 0;
-    v->min = INFINITY;
-    v->max = -INFINITY;
+    v->min = INFINITY, v->max = -INFINITY;
     v->hash = 0xcbf29ce484222325u;
     for (int64_t i = 0; i < n; i++) {
         uint64_t bits; /* FNV-1a over words, and a shift: no product moves a high bit down */

@@ -274,11 +274,7 @@ static tn_status finished(tni_watcher *self, const tn_tensor *leaf, tn_tensor *g
 
 void tni_record_backward(tni_watcher *w)
 {
-    w->finished = finished;
-    w->begins = begins;
-    w->ends = ends;
-    w->arrived = arrived;
-    w->delivered = delivered;
-    w->hooked = hooked;
-    w->averaged = averaged;
+    w->begins = begins, w->ends = ends, w->finished = finished;
+    w->arrived = arrived, w->delivered = delivered;
+    w->hooked = hooked, w->averaged = averaged;
 }

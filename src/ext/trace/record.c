@@ -300,10 +300,7 @@ static tn_status changes(tni_watcher *self, const char *function, const tn_tenso
 
 void tni_record_forward(tni_watcher *w)
 {
-    w->handle_made = handle_made;
-    w->storage_made = storage_made;
-    w->applied = applied;
-    w->called = called;
-    w->writes = writes;
-    w->changes = changes;
+    w->handle_made = handle_made, w->storage_made = storage_made;
+    w->applied = applied, w->called = called;
+    w->writes = writes, w->changes = changes;
 }

@@ -18,11 +18,8 @@ static const tni_log_tensor *register_entry(tn_trace *tr, const tn_entry *e)
     tni_record_put(tr, &tr->names, t->name, t);
     t->registered = true;
     t->kind = e->kind == TN_PARAMETER ? TN_GRAPH_PARAMETER : TN_GRAPH_BUFFER;
-    t->dtype = e->tensor->dtype;
-    t->shape = e->tensor->shape;
-    t->offset = e->tensor->offset;
-    t->persistent = e->persistent;
-    t->role = e->role;
+    t->dtype = e->tensor->dtype, t->shape = e->tensor->shape, t->offset = e->tensor->offset;
+    t->persistent = e->persistent, t->role = e->role;
     t->requires_grad = e->tensor->requires_grad;
     t->held = !tr->opt                                    ? TNI_NO_OPTIMIZER
               : e->kind == TN_BUFFER                      ? TNI_REFUSED
@@ -231,8 +228,6 @@ static tn_status grad_changes(tni_watcher *self, tn_tensor *leaf, bool adding)
 
 void tni_record_steps(tni_watcher *w)
 {
-    w->steps = steps;
-    w->stepped = stepped;
-    w->clipped = clipped;
-    w->grad_changes = grad_changes;
+    w->steps = steps, w->stepped = stepped;
+    w->clipped = clipped, w->grad_changes = grad_changes;
 }

@@ -50,8 +50,7 @@ tni_phrase tni_numbers_phrase(const char *before, const char *name, const tni_nu
 
 const char *tni_tensor_name(const tni_log_tensor *t)
 {
-    if (!t || t->name[0]) return t ? t->name : "a tensor";
-    return t->requires_grad ? "a leaf" : "data";
+    return !t ? "a tensor" : t->name[0] ? t->name : t->requires_grad ? "a leaf" : "data";
 }
 
 tni_phrase tni_source_phrase(const tni_log_in *in)
