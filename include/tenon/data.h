@@ -235,7 +235,7 @@ TN_API TN_MUST_USE tn_status tn_loader_seek(tn_loader *loader, int64_t epoch, in
  *
  * next     calls model with the next batch, under TN_NO_GRAD in a scope of its own: 1; 0 when there
  *          is none, without a call; -1 and a message on failure
- * State    counters, other statistics and what no batch reached are as before
+ * State    counters, other statistics of our layers and what no batch reached are as before
  * Errors   next NULL; those of next, and then nothing was measured; a batch in parts is open; no
  *          batch norm in training saw a batch
  */

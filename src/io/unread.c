@@ -52,7 +52,7 @@ tn_tensor *tni_unread_tensor(tni_input *in, int64_t at, tn_shape shape, tn_dtype
 
 static bool is_unread(const tn_tensor *t)
 {
-    return t->storage->release == tni_unread_leave;
+    return t->storage && t->storage->release == tni_unread_leave; /* TN_NONE has none */
 }
 
 /* What is read and written front to back: no memory is needed for it then. */

@@ -121,8 +121,7 @@ static tn_status compare(const char *function, const tn_list *average, const tn_
             return tni_error(TN_E_NAME, "%s: the average has no %s: want the model it was made of",
                              function, model->entry[i].name);
     for (int i = 0; i < average->n; i++) {
-        const tn_entry *e = &average->entry[i];
-        const tn_entry *from = tni_list_find(model, e->name);
+        const tn_entry *e = &average->entry[i], *from = tni_list_find(model, e->name);
         if (!from)
             return tni_error(TN_E_NAME, "%s: the model has no %s: want the one it was made of",
                              function, e->name);

@@ -117,8 +117,7 @@ static tn_status copy_slots(tn_module *m, const char *path, void *user)
 static int by_address(const void *a, const void *b)
 {
     const region *x = a, *y = b;
-    if (x->from == y->from) return (x->to != NULL) - (y->to != NULL);
-    return x->from < y->from ? -1 : 1;
+    return x->from == y->from ? (x->to != NULL) - (y->to != NULL) : x->from < y->from ? -1 : 1;
 }
 
 static uintptr_t in_copy(uintptr_t word, void *user)

@@ -53,11 +53,8 @@ tni_slot *tni_slot_add(tn_module *m, const tni_slot *like)
     tni_slot *slot = tni_named_add(&s->named, &s->slot, &s->n, "", "", like->name);
     if (!slot) return NULL;
     const bool child = like->kind == TNI_CHILD;
-    slot->kind = like->kind;
-    slot->flags = like->flags;
-    slot->frozen = like->frozen;
-    slot->since = like->since;
-    slot->since_value = like->since_value;
+    slot->kind = like->kind, slot->flags = like->flags, slot->frozen = like->frozen;
+    slot->since = like->since, slot->since_value = like->since_value;
     slot->field = like->field;
     slot->tensor = child ? NULL : TN_NONE;
     slot->child = child ? TN_NO_MODULE : NULL;

@@ -53,8 +53,9 @@ typedef struct plan {
 /* Equal shapes; a 0-d tensor also takes shape [1]. Source: PyTorch 2.x */
 static bool shape_fits(const tn_tensor *target, const tn_tensor *source)
 {
-    if (tni_shape_equal(&target->shape, &source->shape)) return true;
-    return target->shape.rank == 0 && source->shape.rank == 1 && source->shape.size[0] == 1;
+    const tn_shape *to = &target->shape, *from = &source->shape;
+    if (tni_none(source) || tni_shape_equal(to, from)) return !tni_none(source);
+    return to->rank == 0 && from->rank == 1 && from->size[0] == 1;
 }
 
 /* Compares one entry of the model with the list's. */
@@ -64,7 +65,8 @@ static void compare(plan *p, const tn_entry *e, tn_tensor *source)
     if (!shape_fits(t, source)) {
         tni_line_add(&p->line[SHAPES], "\n",
                      "  size mismatch for %s: the list has %s, the model %s", e->name,
-                     tni_shape_text(&source->shape), tni_shape_text(&t->shape));
+                     tni_none(source) ? "none" : tni_shape_text(&source->shape),
+                     tni_shape_text(&t->shape));
         return;
     }
     if (t->dtype != source->dtype && !p->options.assign) {
@@ -94,8 +96,7 @@ static tn_status compare_all(plan *p)
         if (tni_map_put(&given, e->tensor, e->tensor) < 0) return TN_E_NOMEM;
     }
     for (int i = 0; status == TN_OK && i < p->model->n; i++) {
-        const tn_entry *e = &p->model->entry[i];
-        const tn_entry *from = tni_list_find(p->state, e->name);
+        const tn_entry *e = &p->model->entry[i], *from = tni_list_find(p->state, e->name);
         const tni_slot *slot = tni_slot_of(e->owner, e->name);
         const char *dot = strrchr(e->name, '.'); /* behind its module's path */
         const size_t n = dot ? (size_t)(dot - e->name) : 0;

@@ -153,6 +153,7 @@ static const char *const runs_others[] = { "tn_forward",
                                            "tn_recurrent_forward",
                                            "tn_capture_run",
                                            "tn_explain_training",
+                                           "tn_measure_statistics",
                                            "tn_explain",
                                            "tn_scope_return",
                                            "tn_module_apply",
@@ -189,11 +190,11 @@ static bool of_what_it_called(const char *message)
            strstr(message, " hook ");
 }
 
-/* So much that the library need not request any. */
-static bool gigantic(const char *message)
+/* So much that the library need not request any; or of a call before, in which a trace ran. */
+static bool other_shortage(const char *message)
 {
     const char *at = strstr(message, "out of memory: want ");
-    return at && strtoull(at + 20, NULL, 10) > 1ull << 40;
+    return at ? strtoull(at + 20, NULL, 10) > 1ull << 40 : strstr(message, "was cut short") != NULL;
 }
 
 static void check_failure(world *w, bool refused, uint64_t before)
@@ -211,7 +212,7 @@ static void check_failure(world *w, bool refused, uint64_t before)
     /* a call that fails anyway may give its own reason */
     if (refused && status != TN_E_NOMEM && !others && w->ought)
         finding(w, "out of memory, but says %s: %s", tn_status_name(status), message);
-    if (w->alone && !refused && status == TN_E_NOMEM && !others && !gigantic(message))
+    if (w->alone && !refused && status == TN_E_NOMEM && !others && !other_shortage(message))
         finding(w, "memory was there, but says: %s", message);
     if (!others && hash_arguments(w, w->row) != before)
         finding(w, "changed something, and failed: %s", message);

@@ -995,6 +995,7 @@ DRAW(matrices) /* mostly */
     DRAW(own_##kind) /* leaves the pool */                                                         \
     {                                                                                              \
         int at = (int)below(w, FEW);                                                               \
+        if (K_own_##kind == K_own_shared) forget_lists(w, 0); /* of the model that it keeps */     \
         s->v.own_##kind = w->pool[at];                                                             \
         w->pool[at] = NULL;                                                                        \
     }

@@ -284,7 +284,10 @@ void pool_result(world *w)
     case G_optim: PUT(w, optim, FEW, r.optim, tn_optim_free); break;
     case G_scheduler: PUT(w, scheduler, FEW, r.scheduler, tn_scheduler_free); break;
     case G_scaler: PUT(w, scaler, FEW, r.scaler, tn_scaler_free); break;
-    case G_shared: PUT(w, shared, FEW, r.shared, tn_data_parallel_free); break;
+    case G_shared:
+        forget_lists(w, 0); /* of the model that one keeps which goes */
+        PUT(w, shared, FEW, r.shared, tn_data_parallel_free);
+        break;
     case G_generator: PUT(w, generator, FEW, r.generator, tn_generator_free); break;
     case G_loader: PUT(w, loader, FEW, r.loader, tn_loader_free); break;
     case G_capture: PUT(w, capture, FEW, r.capture, tn_capture_free); break;
