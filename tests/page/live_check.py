@@ -2,7 +2,7 @@
 """The live page in a headless Chromium, as a reader uses it: all data, knobs, slow motion, buffers, lessons, keys.
 
 usage: live_check.py LIVE.html [FOLDER]    FOLDER: for pictures of the page, both sizes and colour schemes
-Skipped where there is no Chromium or the page was not built (scripts/page), with the reason.
+Skipped where there is no Chromium or the page was not built since its files changed (scripts/page), with the reason.
 Seen to fail: with an engine whose product for weight gradients took six rows where its panels hold four; with one
 that opened a file; with what the optimizer changed counted from before forward; without the refusal; with a model that
 is not put back when the engine refuses another; with digits read at 64 bytes each; with text wider than its box; with
@@ -444,6 +444,10 @@ def main():
         return 77
     if not os.path.exists(sys.argv[1]):
         print(f'skipped: there is no {sys.argv[1]} (scripts/page makes it)')
+        return 77
+    page = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'page')
+    if any(of.stat().st_mtime > os.path.getmtime(sys.argv[1]) for of in os.scandir(page)):
+        print(f'skipped: {sys.argv[1]} is older than what it is made of (scripts/page makes it again)')
         return 77
     folder = sys.argv[2] if len(sys.argv) > 2 else None
     scenes = [opening, gradients, frames, data_sets, knobs, slow_motion, refusal, inputs, keyboard, lessons, places, speeds] + ([looks] if folder else [])

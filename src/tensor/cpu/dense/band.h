@@ -9,7 +9,7 @@
 #if defined __AVX512F__
 #define EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
 #define ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
-#elif defined __wasm_simd128__
+#elif defined TNI_PLAIN && !defined __AVX2__
 #define EVEN 0, 2, 4, 6
 #define ODD 1, 3, 5, 7
 #else

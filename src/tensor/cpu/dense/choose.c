@@ -91,7 +91,7 @@ typedef struct vectors {
 #define EACH(isa)                                                                                  \
     tni_winograd_##isa, tni_depthwise_##isa, tni_gemm_small_##isa##_f32, tni_gemm_small_##isa##_f64
 static const vectors by_isa[] = {
-#if defined __wasm_simd128__
+#if defined TNI_PLAIN
     { tni_tile_product_baseline, tni_tile_pack_baseline, tni_few_product_baseline, EACH(baseline) },
 #else
     { NULL, NULL, NULL, EACH(baseline) }, /* in the order of tni_cpu_isa() */

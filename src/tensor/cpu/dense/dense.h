@@ -127,7 +127,7 @@ void tni_product_thin(const tni_product *p);
  * need not be prepared, because it will be overwritten. A bf16 or f16 C never accumulates. */
 bool tni_product_start(const tni_product *p, bool zero);
 /* Whether plain loops stand in for it (plain/plain.c). */
-#if defined __EMSCRIPTEN__
+#if defined TNI_PLAIN
 enum { TNI_BLAS_IS_PLAIN = 1 };
 #else
 enum { TNI_BLAS_IS_PLAIN = 0 };

@@ -15,7 +15,7 @@
 #include "tensor/math.h"
 
 /* As tile.c: not in the baseline. */
-#if defined __AVX2__ || defined __wasm_simd128__
+#if defined __AVX2__ || defined TNI_PLAIN
 
 /* A square of sums: as many as a vector has lanes. */
 enum { COLUMNS = 4, ROWS = LANES / COLUMNS };

@@ -19,9 +19,9 @@
 #include "tensor/cpu/pointwise.h"
 #include "tensor/internal.h"
 
-/* Not in the baseline, where OpenBLAS may use AVX, which this code could not; in a browser there is
- * no OpenBLAS. */
-#if defined __AVX2__ || defined __wasm_simd128__
+/* Not in the baseline, where OpenBLAS may use AVX, which this code could not; but where there is no
+ * OpenBLAS. */
+#if defined __AVX2__ || defined TNI_PLAIN
 
 /* ROWS of a tile: with two vectors each, all but four of the registers. Up to DIRECT rows of C, B
  * is read in place, since it is not read often enough to be packed, and fetched DIRECT_AHEAD rows
@@ -29,7 +29,7 @@
  * cache and push each other out: then the limit is two tiles. STEPS in a round of the loop. */
 #if defined __AVX512F__
 enum { ROWS = 14, DIRECT = 128, SET = 1 << 30, DIRECT_AHEAD = 8, STEPS = 1 };
-#elif defined __wasm_simd128__
+#elif defined TNI_PLAIN && !defined __AVX2__
 enum { ROWS = 4, DIRECT = 64, SET = 4096, DIRECT_AHEAD = 4, STEPS = 4 };
 #else
 enum { ROWS = 6, DIRECT = 64, SET = 4096, DIRECT_AHEAD = 4, STEPS = 4 };

@@ -13,7 +13,7 @@
 enum { LANES = 16 };
 #define FRONT 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define BACK 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#elif defined __wasm_simd128__
+#elif defined TNI_PLAIN && !defined __AVX2__
 enum { LANES = 4 };
 #define FRONT 0, 4, 1, 5
 #define BACK 2, 6, 3, 7

@@ -1,6 +1,6 @@
 /*
- * cblas.h - the part of OpenBLAS that tenon calls, where there is none: in a browser. Row-major
- * operands, alpha 1, beta 0 or 1; plain.c computes it on the thread that calls.
+ * cblas.h - the part of OpenBLAS that tenon calls, where there is none: a browser, -Dblas=none.
+ * Row-major operands, alpha 1, beta 0 or 1; plain.c computes it on the thread that calls.
  */
 #pragma once
 
