@@ -25,7 +25,7 @@ START_TEST(info)
     const char *keys[] = { "version: " TN_VERSION "\n",
                            "compiler: ",
                            "build: ",
-                           "BLAS: OpenBLAS ",
+                           strstr(tn_info(), "BLAS: none") ? "plain loops" : "BLAS: OpenBLAS ",
                            "SIMD: ",
                            "threads: ",
                            "CUDA: " };
