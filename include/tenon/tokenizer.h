@@ -108,7 +108,7 @@ typedef struct tn_bpe_options {
  * Time     10 MB and 8,000 tokens in seconds, on one thread; memory: 30 to 100 times the text
  * Errors   NULL: TN_E_INVALID: text NULL, not UTF-8; vocab_size too small for special tokens and
  *          bytes; TN_E_UNSUPPORTED: the pattern; TN_E_FORMAT: a special token twice, empty, above
- *          1,024 bytes, not UTF-8; TN_E_NOMEM
+ *          1,024 bytes, not UTF-8, a single byte's letter; TN_E_NOMEM
  * Owner    yours: tn_tokenizer_free
  */
 TN_API tn_tokenizer *tn_tokenizer_train(const char *text, int64_t n, tn_bpe_options options);

@@ -391,10 +391,12 @@ START_TEST(vocab_and_merges_of_gpt2)
     assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "merges.txt, line 1");
     write_bytes("merges.txt", "a b\n\0", 5);
     assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "a zero byte in");
-    write_bytes("merges.txt", "#version\r\n\r\n\na b\na\n", 20);
-    assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "merges.txt, line 1");
-    write_bytes("merges.txt", "a b\r\n\r\n\na\n", 11);
+    write_bytes("merges.txt", "#version\r\n\r\n\na b\r\n", 18);
+    assert_encoded(kept(tn_tokenizer_load(folder)), "ab", (tn_encode_options){ 0 }, 3);
+    write_bytes("merges.txt", "a b\r\n\r\n\na\n", 10);
     assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "merges.txt, line 4, \"a\"");
+    write_bytes("merges.txt", "a b\ra c\n", 8);
+    assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "merges.txt, line 1, \"a\"");
     write_bytes("merges.txt", "a b\n", 4);
     static const struct {
         const char *added, *error;
@@ -512,7 +514,8 @@ START_TEST(ranks_refused)
                 { "YQ== 0\nYg==\n", "line 2: want 1 to 512 bytes" },
                 { "YQ== 0x", "line 1: want" },
                 { "YQ== -1\n", "line 1: want" },
-                { "\n\r\nYQ==  1\n", "SentencePiece" },
+                { "YQ==  \t1\r\nYg==\n", "line 2: want" },
+                { "YQ== 1\rYg== 2\n", "line 1: want" },
                 { "YQ== 2147483647\n", "line 1: want" },
                 { "YQ== 1\n\r\n\nYg==\n", "line 4: want" },
                 { "Y?== 1\n", "line 1: want" },
@@ -660,7 +663,7 @@ START_TEST(trained)
 }
 END_TEST
 
-/* A special token is its text, whatever its letters would stand for as bytes. */
+/* A special token is its text, whatever bytes its letters would stand for. */
 START_TEST(special_tokens_of_any_text)
 {
     const char *special[] = { "<my end>", "\u00e9t\u00e9 \"1\"\\", "ab" };
@@ -674,7 +677,9 @@ START_TEST(special_tokens_of_any_text)
         assert_ok(tn_tokenizer_save(t, in_folder("tokenizer.json")));
         t = kept(tn_tokenizer_load(folder));
     }
-    /* of ranks, no word and no merge is a special token */
+    /* literally, no word and no merge is a special token */
+    const int64_t a_id = tn_tokenizer_id(t, "a"), b_id = tn_tokenizer_id(t, "b");
+    assert_encoded(t, "ab", (tn_encode_options){ .literal = true }, a_id, b_id);
     char *lines = owned(malloc(1 << 13)), *at = lines;
     for (int b = 0; b < 256; b++) {
         static const char digits[] =

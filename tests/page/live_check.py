@@ -445,8 +445,9 @@ def main():
     if not os.path.exists(sys.argv[1]):
         print(f'skipped: there is no {sys.argv[1]} (scripts/page makes it)')
         return 77
-    page = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'page')
-    if any(of.stat().st_mtime > os.path.getmtime(sys.argv[1]) for of in os.scandir(page)):
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..')
+    parts = [of for folder in ('page', 'src/ext/trace/page') for of in os.scandir(os.path.join(root, folder))]
+    if any(of.stat().st_mtime > os.path.getmtime(sys.argv[1]) for of in parts if of.name.endswith(('.c', '.h', '.js', '.css', '.html'))):
         print(f'skipped: {sys.argv[1]} is older than what it is made of (scripts/page makes it again)')
         return 77
     folder = sys.argv[2] if len(sys.argv) > 2 else None

@@ -83,7 +83,7 @@ static bool begin(tni_image_job *job)
 static tn_tensor *oriented(tn_tensor *t, int orientation)
 {
     const bool up = 0xd8 >> orientation & 1, left = 0x18c >> orientation & 1;
-    return orientation == 1 ? t : tni_image_turned(__func__, t, up, left, orientation > 4);
+    return orientation == 1 ? t : tni_image_turned("tn_image_load", t, up, left, orientation > 4);
 }
 
 static tn_tensor *decode(reading *r, const void *bytes, tn_image_options o)

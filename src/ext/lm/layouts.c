@@ -107,7 +107,7 @@ static char *next_line(char **at, char **second)
     if (!*line) return NULL;
     *at = end + (*end != '\0');
     *end = '\0';
-    line[strcspn(line, "\r")] = '\0';
+    if (end > line && end[-1] == '\r') end[-1] = '\0';
     if ((*second = strchr(line, ' '))) *(*second)++ = '\0';
     return line;
 }
@@ -208,7 +208,7 @@ static bool add_merges(folder *f, const char *path)
     if (tni_bytes_file(&text, "tokenizer", path, TNI_LARGEST) != TN_OK) return false;
     char *at = text.data, *left, *right;
     for (int n = 1; (left = next_line(&at, &right)); n++)
-        if (*left && strcmp(left, "#version:") != 0 &&
+        if (*left && strncmp(left, "#version", 8) != 0 &&
             !(right && !strchr(right, ' ') && tni_layout_merge(&f->l.merges, left, right)))
             return wrong(&f->l, "merges.txt, line %d, \"%.40s\": want two tokens and a space", n,
                          left);
@@ -333,7 +333,7 @@ static bool read_ranks(tni_layout *l, int64_t *last)
     for (int line = 1; (token = next_line(&at, &rank)); line++) {
         const bool none = strcmp(token, "=") == 0; /* Whisper's files have a token of no bytes */
         const size_t n = from_base64(token);
-        const int64_t id = rank ? number_of(rank) : TNI_NO_ID;
+        const int64_t id = rank ? number_of(rank + strspn(rank, " \t")) : TNI_NO_ID;
         if (!rank && !*token) continue;
         if (n > LONGEST || (n == 0 && !none) || id < 0)
             return wrong(l, "line %d: want 1 to %d bytes in base64, a space and a rank", line,

@@ -51,7 +51,7 @@ int32_t tni_marked_token(const tn_tokenizer *t, const char *text, size_t n)
     return id >= 0 && t->token[id].word ? id : TNI_NO_ID;
 }
 
-/* As in the package, bytes stand in front of a character that is unknown, if they follow it. */
+/* As in the package an unknown character waits, and what is spelt in bytes goes in front of it. */
 size_t tni_marked_symbols(const tn_tokenizer *t, const char *word, size_t n, int32_t *symbol)
 {
     size_t count = 0;

@@ -257,6 +257,8 @@ static bool read_all_added(reading *r, const tni_json_node *list)
     int64_t most = (int64_t)r->t->n_token + (list ? list->number : 0) + HOLES;
     for (const tni_json_node *m = tni_json_first(list); m; m = tni_json_after(m))
         if (!read_added(r, m, TNI_MIN(most, INT32_MAX))) return false;
+    for (tni_merge *p = r->t->pair; p && p < r->t->pair + r->t->pair_capacity; p++)
+        if (p->key != UINT64_MAX && r->t->token[p->id].special) p->rank = INT32_MAX; /* none */
     return true;
 }
 

@@ -71,9 +71,7 @@ static tni_log_tensor *add_tensor(tn_trace *tr, const tn_tensor *t, const tni_lo
                  : atomic_load(&t->storage->buffer_marks) ? TN_GRAPH_BUFFER
                                                           : TN_GRAPH_TENSOR;
     made->role = of ? of->role : 0;
-    made->dtype = t->dtype;
-    made->shape = t->shape;
-    made->requires_grad = t->requires_grad;
+    made->dtype = t->dtype, made->shape = t->shape, made->requires_grad = t->requires_grad;
     return made;
 }
 

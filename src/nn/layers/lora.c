@@ -220,8 +220,8 @@ tn_status tni_lora_add(const char *function, tn_module *m, const char *patterns,
     if (!o.name) o.name = "default";
     o.rank = tni_or_int(o.rank, 8);
     if (o.alpha == 0) o.alpha = 8;
-    unsigned char random[TN_GENERATOR_STATE_SIZE]; /* of what add draws from */
-    tn_generator_get_state(tn_default_generator(), random);
+    tni_generator_state random; /* of what add draws from */
+    tni_generator_get(tn_default_generator(), &random);
     TNI_SCOPED;
     const tn_list *all = all_of(function, m);
     tn_status status = all ? check(function, all, patterns, &o) : tni_pending();
@@ -235,7 +235,7 @@ tn_status tni_lora_add(const char *function, tn_module *m, const char *patterns,
     if (status == TN_OK) status = each(all, o.name, ON);
     if (status == TN_OK || !begun) return status;
     tni_disregard(each(all, o.name, TAKE_OUT));
-    tni_disregard(tn_generator_set_state(tn_default_generator(), random));
+    tni_generator_put(tn_default_generator(), &random);
     return status;
 }
 

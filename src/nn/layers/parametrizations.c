@@ -223,9 +223,9 @@ tn_status tn_spectral_norm(tn_module *m, const char *name, tn_spectral_norm_opti
     TNI_TRY(tni_module_check(__func__, m));
     TNI_TRY(tni_at_least(__func__, "iterations", o.iterations, 0));
     TNI_TRY(tni_check_eps(__func__, o.eps));
-    unsigned char before[TN_GENERATOR_STATE_SIZE];
-    tn_generator_get_state(tn_default_generator(), before);
+    tni_generator_state before;
+    tni_generator_get(tn_default_generator(), &before);
     tn_status status = parametrize(__func__, m, name, &spectral_type, o);
-    if (status != TN_OK) tni_disregard(tn_generator_set_state(tn_default_generator(), before));
+    if (status != TN_OK) tni_generator_put(tn_default_generator(), &before);
     return status;
 }

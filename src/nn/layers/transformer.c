@@ -115,8 +115,7 @@ static tn_module *layer_new(const char *function, int type, int64_t d_model, int
                                                        .no_bias = o->no_bias,
                                                        .sequence_first = o->sequence_first };
     tni_drops(base, &m->dropout, o->dropout);
-    m->gelu = o->gelu;
-    m->gelu_tanh = o->gelu_tanh;
+    m->gelu = o->gelu, m->gelu_tanh = o->gelu_tanh;
     m->norm_first = o->norm_first;
     tn_register_module(base, "self_attn", &m->self_attn,
                        tn_multihead_attention_new(d_model, heads, attention));
