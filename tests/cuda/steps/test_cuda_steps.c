@@ -48,8 +48,8 @@ static void own_prepare(tn_optim_numbers *o)
 }
 static const tn_optim_type own_type = { .name = "own",
                                         .rule = TN_RULE_LION,
-                                        .number = { { "beta1", 0.9, 0, 1, false, false },
-                                                    { "beta2", 0.99, 0, 1, false, false } },
+                                        .number = { { "beta1", 0.9, 0, 1, false, false, false },
+                                                    { "beta2", 0.99, 0, 1, false, false, false } },
                                         .state = { { "exp_avg", NULL, 0, NULL } },
                                         .prepare = own_prepare };
 
