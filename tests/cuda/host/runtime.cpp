@@ -577,13 +577,15 @@ cudaError_t cudaMallocHost(void **block, size_t size)
 
 cudaError_t cudaFreeHost(void *block)
 {
-    CALL(cudaErrorInvalidValue);
+    guard hold(cuda_host::lock);
+    const bool fails =
+        cuda_host::fails(__func__); /* it tells of work before it; the block is gone */
     NOT_CAPTURED(nullptr);
     cuda_host::flush();
     if (block && cuda_host::pinned.erase(static_cast<char *>(block)) == 0)
         return failed(cudaErrorInvalidValue);
     std::free(block);
-    return cudaSuccess;
+    return fails ? failed(cudaErrorInvalidValue) : cudaSuccess;
 }
 
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total)

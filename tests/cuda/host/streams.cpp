@@ -262,11 +262,13 @@ cudaError_t cudaEventCreate(cudaEvent_t *event)
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
-    CALL(cudaErrorInvalidValue);
+    guard hold(cuda_host::lock);
+    const bool fails =
+        cuda_host::fails(__func__); /* it tells of work before it; the event is gone */
     cuda_host::flush();
     cuda_host::run_all();
     delete event;
-    return cudaSuccess;
+    return fails ? cuda_host::failed(cudaErrorInvalidValue) : cudaSuccess;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
