@@ -11,7 +11,7 @@
 #include <tenon/autograd.h>
 #include <tenon/ops.h>
 #include "autograd/hook_list.h"
-#include "tensor/internal.h"
+#include "tensor/random.h"
 
 #define TNI_MAX_IN 12 /* fixed arity; variable-arity ops take any number */
 

@@ -23,7 +23,6 @@
 #include "autograd/recompute.h"
 #include "autograd/notify.h"
 #include "base/map.h"
-#include "tensor/random.h"
 
 /* Versions of a buffer's memory in a second run are those of the first, and this. */
 static const uint64_t SECOND = UINT64_C(1) << 40;

@@ -66,12 +66,12 @@ tn_status tn_init_constant(tn_tensor *t, double value)
 static tn_status drawn(tn_tensor *t, tn_status (*draw)(tn_tensor *t, const double *p),
                        const double *p)
 {
-    unsigned char before[TN_GENERATOR_STATE_SIZE];
+    tni_generator_state before;
     tn_status status = TN_OK;
     if (tn_numel(t) == 0) return TN_OK;
-    tn_generator_get_state(tn_default_generator(), before);
+    tni_generator_get(tn_default_generator(), &before);
     TN_SCOPE TN_NO_GRAD status = draw(t, p);
-    if (status != TN_OK) tni_disregard(tn_generator_set_state(tn_default_generator(), before));
+    if (status != TN_OK) tni_generator_put(tn_default_generator(), &before);
     return status;
 }
 

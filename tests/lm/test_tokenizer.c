@@ -7,144 +7,20 @@
  * Seen to fail: without the prefix of pieces, spaces around ideographs, or what is_removed() takes
  * out; with a word one character longer than the longest; with added tokens as pieces
  * (src/ext/lm/wordpiece.c); without clean_up(), or with a stream that does not begin again
- * (detokenize.c); with NFC in place of NFD (added.c); without what ends cl100k_base's pattern, NFC
- * of Qwen 2, ids behind the vocabulary, or their order (layouts.c); with a marked text cut where
- * tokens go on, or between two marks, with added tokens found as characters (metaspace.c); with the
- * larger ids first among pairs that are as frequent, counts that are too old, or memmove for each
- * merge (train.c); with special tokens in ByteLevel's letters, or joined as words (layouts.c); with
- * characters in their order (metaspace.c).
+ * (detokenize.c); with NFC in place of NFD (added.c); with a marked text cut where tokens go on, or
+ * between two marks, with added tokens found as characters, or characters in their order
+ * (metaspace.c). Other files and training: tokenizer_layouts.c.
  */
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include <tenon/tokenizer.h>
-
-#include "files.h"
 #include "scarce.h"
-
-static void free_tokenizer(void *t)
-{
-    tn_tokenizer_free(t);
-}
-
-static tn_tokenizer *kept(tn_tokenizer *t)
-{
-    assert_made(t);
-    free_at_end(t, free_tokenizer);
-    return t;
-}
-
-static const char *golden(const char *name)
-{
-    char file[64];
-    snprintf(file, sizeof file, "lm/tokenizer_%s", name);
-    return golden_path(file);
-}
-
-static tn_tokenizer *load(const char *name)
-{
-    return kept(tn_tokenizer_load(golden(name)));
-}
+#include "lm/tokenizers.h"
 
 static tn_tokenizer *load_text(const char *json)
 {
     return tn_tokenizer_load(write_bytes("t.json", json, strlen(json)));
-}
-
-/* ---- golden files ---------------------------------------------------------------------------- */
-
-typedef struct reader {
-    char *data;
-    size_t at, n;
-} reader;
-
-static reader open_golden(const char *name)
-{
-    reader r = { 0 };
-    r.data = owned(read_bytes(golden(name), &r.n));
-    return r;
-}
-
-/* A number of items of `size` bytes, and where they are. */
-static const char *take(reader *r, size_t size, size_t *n)
-{
-    uint32_t count;
-    ck_assert(r->at + 4 <= r->n);
-    memcpy(&count, r->data + r->at, 4);
-    const char *here = r->data + r->at + 4;
-    r->at += 4 + count * size;
-    ck_assert(r->at <= r->n);
-    *n = count;
-    return here;
-}
-
-static void same_ids(const char *what, const tn_ids *ids, const char *want, size_t n)
-{
-    ck_assert_msg(ids->n == (int64_t)n, "%s: %d ids, not %d", what, (int)ids->n, (int)n);
-    for (size_t i = 0; i < n; i++) {
-        int32_t id;
-        memcpy(&id, want + 4 * i, 4);
-        ck_assert_msg(ids->id[i] == id, "%s: id %d is %d, not %d", what, (int)i, (int)ids->id[i],
-                      id);
-    }
-}
-
-static void same_text(const char *what, const char *text, size_t n, const char *want, size_t m)
-{
-    ck_assert_msg(n == m && memcmp(text, want, n) == 0, "%s: \"%.*s\" is not \"%.*s\"", what,
-                  (int)n, text, (int)m, want);
-}
-
-/* The same ids one at a time: parts of UTF-8, which together are the text. */
-static void check_stream(const char *what, const tn_tokenizer *t, const tn_ids *ids,
-                         const char *want, size_t m)
-{
-    tn_token_stream *s = tn_token_stream_new(t, (tn_decode_options){ 0 });
-    char text[4096];
-    assert_made(s);
-    for (int round = 0; round < 2; round++) { /* the end is a new start */
-        size_t n = 0;
-        for (int64_t i = 0; i <= ids->n; i++) {
-            const char *part =
-                i < ids->n ? tn_token_stream_add(s, ids->id[i]) : tn_token_stream_end(s);
-            assert_made(part);
-            ck_assert(n + strlen(part) < sizeof text);
-            memcpy(text + n, part, strlen(part));
-            n += strlen(part);
-            ck_assert_msg(!*part || ((unsigned char)*part & 0xc0) != 0x80, "%s: half a character",
-                          what);
-        }
-        same_text(what, text, n, want, m);
-    }
-    tn_token_stream_free(s);
-}
-
-static void check_golden(const char *name, const tn_tokenizer *t)
-{
-    reader r = open_golden(name);
-    tn_ids ids = { 0 };
-    tn_chars back = { 0 };
-    for (int i = 0; r.at < r.n; i++) {
-        char what[300];
-        size_t n, k;
-        const char *text = take(&r, 1, &n), *want;
-        snprintf(what, sizeof what, "%s %d \"%.*s\"", name, i, (int)n, text);
-        for (int bare = 1; bare >= 0; bare--) {
-            ids.n = 0;
-            assert_ok(tn_tokenizer_encode(t, text, (int64_t)n, (tn_encode_options){ .bare = bare },
-                                          &ids));
-            want = take(&r, 4, &k);
-            same_ids(what, &ids, want, k);
-        }
-        back.n = 0;
-        assert_ok(tn_tokenizer_decode(t, ids.id, ids.n, (tn_decode_options){ 0 }, &back));
-        want = take(&r, 1, &k);
-        same_text(what, back.text, (size_t)back.n, want, k);
-        check_stream(what, t, &ids, want, k);
-    }
-    tn_ids_free(&ids);
-    tn_chars_free(&back);
 }
 
 START_TEST(as_the_package)
@@ -159,21 +35,6 @@ START_TEST(as_the_package)
     check_golden("qwen.bin", kept(tn_tokenizer_load(folder)));
 }
 END_TEST
-
-static void assert_ids(const tn_tokenizer *t, const char *text, tn_encode_options o, int n,
-                       const int64_t *want)
-{
-    tn_ids ids = { 0 };
-    assert_ok(tn_tokenizer_encode(t, text, -1, o, &ids));
-    ck_assert_msg(ids.n == n, "\"%s\": %d ids, not %d", text, (int)ids.n, n);
-    for (int i = 0; i < n; i++)
-        ck_assert_msg(ids.id[i] == want[i], "\"%s\": id %d is %d, not %d", text, i, (int)ids.id[i],
-                      (int)want[i]);
-    tn_ids_free(&ids);
-}
-#define assert_encoded(t, text, o, ...)                                                            \
-    assert_ids(t, text, o, sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t),                   \
-               (int64_t[]){ __VA_ARGS__ })
 
 /* ---- tokens, options ------------------------------------------------------------------------- */
 
@@ -304,245 +165,6 @@ START_TEST(pieces)
 }
 END_TEST
 
-/* ---- other files than tokenizer.json --------------------------------------------------------- */
-
-/* A tokenizer.json that was saved has the same ids. */
-static void check_saved(const char *name, const tn_tokenizer *t)
-{
-    assert_ok(tn_tokenizer_save(t, in_folder("tokenizer.json")));
-    check_golden(name, kept(tn_tokenizer_load(folder)));
-}
-
-static void copy_golden(const char *from, const char *to)
-{
-    size_t n;
-    char *data = owned(read_bytes(golden(from), &n));
-    write_bytes(to, data, n);
-}
-
-START_TEST(vocab_and_merges)
-{
-    tn_tokenizer *t = load("gpt2");
-    check_golden("gpt2/ids.bin", t);
-    tn_tokenizer_info info = tn_tokenizer_get_info(t);
-    ck_assert_int_eq(info.vocab_size, 603);
-    ck_assert_int_eq(info.eos, 600);
-    ck_assert_int_eq(info.pad, 0);
-    ck_assert_int_eq(info.bos, -1);
-    check_saved("gpt2/ids.bin", t);
-    size_t n;
-    char *saved = owned(read_bytes(in_folder("tokenizer.json"), &n));
-    saved[n - 1] = '\0'; /* by their ids: the package tokenizers counts them */
-    ck_assert(strstr(saved, "<|im_end|>") < strstr(saved, "[M]"));
-}
-END_TEST
-
-START_TEST(vocab_and_merges_of_qwen)
-{
-    reader r = open_golden("qwen.bin");
-    const char *config =
-        "{\"tokenizer_class\": \"Qwen2Tokenizer\", \"pad_token\": \"<|end|>\", "
-        "\"added_tokens_decoder\": {\"0\": {\"content\": \"<|end|>\", \"special\": true}, "
-        "\"601\": {\"content\": \"[M]s\", \"normalized\": false}, \"602\": {\"content\": "
-        "\"Caf\u00e9\"}, \"600\": {\"content\": \"[M]\", \"normalized\": false}}}";
-    copy_golden("gpt2/vocab.json", "vocab.json");
-    copy_golden("gpt2/merges.txt", "merges.txt");
-    write_bytes("tokenizer_config.json", config, strlen(config));
-    tn_tokenizer *t = kept(tn_tokenizer_load(in_folder("vocab.json")));
-    tn_ids ids = { 0 };
-    while (r.at < r.n) {
-        size_t n, k;
-        const char *text = take(&r, 1, &n), *want = take(&r, 4, &k);
-        ids.n = 0;
-        assert_ok(tn_tokenizer_encode(t, text, (int64_t)n, (tn_encode_options){ 0 }, &ids));
-        same_ids("of Qwen", &ids, want, k);
-        take(&r, 4, &k), take(&r, 1, &k);
-    }
-    tn_ids_free(&ids);
-    ck_assert_int_eq(tn_tokenizer_get_info(t).pad, 0);
-}
-END_TEST
-
-START_TEST(vocab_and_merges_of_gpt2)
-{
-    const char *vocab = "{\"a\": 0, \"b\": 1, \"\u0120\": 2, \"ab\": 3, \"<|endoftext|>\": 4}";
-    const char *merges = "#version: 0.2\r\na b\r\n\n";
-    write_bytes("vocab.json", vocab, strlen(vocab));
-    write_bytes("merges.txt", merges, strlen(merges));
-    tn_tokenizer *t = kept(tn_tokenizer_load(folder));
-    assert_encoded(t, "ab<|endoftext|> a", (tn_encode_options){ 0 }, 3, 4, 2, 0);
-    ck_assert_int_eq(tn_tokenizer_get_info(t).bos, 4);
-    ck_assert_int_eq(tn_tokenizer_get_info(t).eos, 4);
-    const char *config = "{\"add_prefix_space\": true, \"eos_token\": \"ab\"}";
-    write_bytes("tokenizer_config.json", config, strlen(config));
-    t = kept(tn_tokenizer_load(folder));
-    assert_encoded(t, "ba", (tn_encode_options){ 0 }, 2, 1, 0);
-    ck_assert_int_eq(tn_tokenizer_get_info(t).eos, 3);
-    config = "{\"tokenizer_class\": \"RobertaTokenizer\"}";
-    write_bytes("tokenizer_config.json", config, strlen(config));
-    assert_null(tn_tokenizer_load(folder), TN_E_UNSUPPORTED,
-                "the tokenizer_class RobertaTokenizer: want GPT2");
-    write_bytes("tokenizer_config.json", "{}", 2);
-    write_bytes("merges.txt", "a b c\n", 6);
-    assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "merges.txt, line 1, \"a\": want two");
-    write_bytes("merges.txt", "a b\nb a", 7);
-    assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "merge 1, \"b\" and \"a\": what they make");
-    write_bytes("merges.txt", "a \xff\n", 4);
-    assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "merges.txt, line 1");
-    write_bytes("merges.txt", "a b\n\0", 5);
-    assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "a zero byte in");
-    write_bytes("merges.txt", "#version\r\n\r\n\na b\r\n", 18);
-    assert_encoded(kept(tn_tokenizer_load(folder)), "ab", (tn_encode_options){ 0 }, 3);
-    write_bytes("merges.txt", "a b\r\n\r\n\na\n", 10);
-    assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "merges.txt, line 4, \"a\"");
-    write_bytes("merges.txt", "a b\ra c\n", 8);
-    assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "merges.txt, line 1, \"a\"");
-    write_bytes("merges.txt", "a b\n", 4);
-    static const struct {
-        const char *added, *error;
-    } odd[] = {
-        { "[{\"id\": 5, \"content\": \"c\"}]", "added_tokens_decoder is no object" },
-        { "{\"-5\": {\"content\": \"c\"}}", "the id of the added token \"c\": want 0" },
-        { "{\"5x\": {\"content\": \"c\"}}", "the id of the added token" },
-        { "{\"\": {\"content\": \"c\"}}", "the id of the added token" },
-        { "{\"9223372036854775807\": {\"content\": \"c\"}}", "the id of the added token" },
-        { "{\"2147483647\": {\"content\": \"c\"}}", "the id of the added token" },
-        { "{\"5\": \"c\"}", "without content" },
-    };
-    for (int i = 0; i < COUNT(odd); i++) {
-        char text[200];
-        snprintf(text, sizeof text, "{\"added_tokens_decoder\": %s}", odd[i].added);
-        write_bytes("tokenizer_config.json", text, strlen(text));
-        assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, odd[i].error);
-    }
-    write_bytes("tokenizer_config.json", "{}", 2);
-    write_bytes("added_tokens.json", "{\"c\": 9223372036854775807}", 26);
-    assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "the id of the added token \"c\": want 0");
-    write_bytes("added_tokens.json", "{\"c\": \"5\"}", 10);
-    assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "the id of the added token");
-    write_bytes("added_tokens.json", "{\"c\": 0}", 8);
-    assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "\"c\" has the id 0 of \"a\"");
-    write_bytes("vocab.json", "{\"a\":", 5);
-    assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "vocab.json: no JSON object at byte 5");
-    ck_assert(!remove(in_folder("merges.txt")) && !remove(in_folder("vocab.json")));
-    assert_null(tn_tokenizer_load(folder), TN_E_IO, "no tokenizer.json, vocab.json or");
-}
-END_TEST
-
-static tn_tokenizer *load_ranks(const char *path)
-{
-    static const char *const special[] = { "<|end|>", "<pad>" };
-    return tn_tokenizer_load_tiktoken(
-        path,
-        (tn_tiktoken_options){ .encoding = "cl100k_base", .special = special, .n_special = 2 });
-}
-
-START_TEST(ranks)
-{
-    tn_tokenizer *t = kept(load_ranks(golden("ranks/ranks.tiktoken")));
-    check_golden("ranks/ids.bin", t);
-    check_saved("ranks/ids.bin", t);
-    const char *special[] = { "<a>" };
-    t = kept(tn_tokenizer_load_tiktoken(golden("ranks/ranks.tiktoken"),
-                                        (tn_tiktoken_options){ .pattern = "[a-z]+|[^a-z]",
-                                                               .special = special,
-                                                               .special_ids = (int64_t[]){ 777 },
-                                                               .n_special = 1 }));
-    assert_encoded(t, "<a>", (tn_encode_options){ 0 }, 777);
-}
-END_TEST
-
-/* A file of n ranks: each byte, each two bytes, and as many of three as there is room for. */
-static const char *many_ranks(const char *file, int n)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    char *text = owned(malloc((size_t)n * 16)), *at = text;
-    for (int rank = 0; rank < n; rank++) {
-        const int k = rank < 256 ? 1 : rank < 256 + 65536 ? 2 : 3;
-        const unsigned value = (unsigned)(rank - (k > 1 ? 256 : 0) - (k > 2 ? 65536 : 0));
-        const unsigned bits = value << (8 * (3 - k));
-        for (int i = 0; i < 4; i++) *at++ = i <= k ? digits[bits >> (18 - 6 * i) & 63] : '=';
-        at += sprintf(at, " %d\n", rank);
-    }
-    return write_bytes(file, text, (size_t)(at - text));
-}
-
-/* By name: special tokens, and how words are cut, by the number of ids of three texts. */
-START_TEST(encodings)
-{
-    static const struct {
-        const char *file, *special;
-        int n;
-        int64_t id, bos, eos, upper, end, sign;
-    } row[] = { { "gpt2.tiktoken", "<|endoftext|>", 50256, 50256, -1, 50256, 1, 2, 2 },
-                { "cl100k_base.tiktoken", "<|endofprompt|>", 100256, 100276, -1, 100257, 1, 2, 1 },
-                { "o200k_base.tiktoken", "<|endofprompt|>", 199998, 200018, -1, 199999, 2, 3, 1 },
-                { "tokenizer.model", "<|reserved_special_token_245|>", 128000, 128255, 128000,
-                  128001, 1, 3, 1 } };
-    for (int i = 0; i < COUNT(row); i++) {
-        tn_ids ids[3] = { { 0 } };
-        tn_tokenizer *t = tn_tokenizer_load(many_ranks(row[i].file, row[i].n));
-        assert_made(t);
-        tn_tokenizer_info info = tn_tokenizer_get_info(t);
-        ck_assert_int_eq(tn_tokenizer_id(t, row[i].special), row[i].id);
-        ck_assert_int_eq(info.vocab_size, row[i].id + 1);
-        ck_assert_int_eq(info.bos, row[i].bos);
-        ck_assert_int_eq(info.eos, row[i].eos);
-        for (int k = 0; k < 3; k++)
-            assert_ok(tn_tokenizer_encode(t, (const char *[]){ "aB", "a\n ", "!\n" }[k], -1,
-                                          (tn_encode_options){ 0 }, &ids[k]));
-        ck_assert_msg(ids[0].n == row[i].upper && ids[1].n == row[i].end && ids[2].n == row[i].sign,
-                      "%s: %d, %d, %d ids", row[i].file, (int)ids[0].n, (int)ids[1].n,
-                      (int)ids[2].n);
-        for (int k = 0; k < 3; k++) tn_ids_free(&ids[k]);
-        tn_tokenizer_free(t);
-    }
-    tn_tokenizer *t = kept(tn_tokenizer_load(folder)); /* finds tokenizer.model */
-    assert_ok(tn_tokenizer_save(t, in_folder("saved.json")));
-    size_t n;
-    char *saved = owned(read_bytes(in_folder("saved.json"), &n));
-    saved[n - 1] = '\0';
-    ck_assert_ptr_nonnull(strstr(saved, "\"<|eot_id|>\":128009"));
-}
-END_TEST
-
-START_TEST(ranks_refused)
-{
-    static const struct {
-        const char *text, *error;
-    } bad[] = { { "\n\1", "of SentencePiece" },
-                { "YQ== 0\nYg==\n", "line 2: want 1 to 512 bytes" },
-                { "YQ== 0x", "line 1: want" },
-                { "YQ== -1\n", "line 1: want" },
-                { "YQ==  \t1\r\nYg==\n", "line 2: want" },
-                { "YQ== 1\rYg== 2\n", "line 1: want" },
-                { "YQ== 2147483647\n", "line 1: want" },
-                { "YQ== 1\n\r\n\nYg==\n", "line 4: want" },
-                { "Y?== 1\n", "line 1: want" },
-                { " 1\n", "line 1: want" },
-                { "YQ== 1\nYg== 1\n", "have the id 1" },
-                { "YQ== 1\nYQ== 2\n", "is there twice" },
-                { "YQ== 0\n", "no token for the byte 0x00 alone" },
-                { "", "no token for the byte" } };
-    for (int i = 0; i < COUNT(bad); i++)
-        assert_null(load_ranks(write_bytes("t.tiktoken", bad[i].text, strlen(bad[i].text))),
-                    TN_E_FORMAT, bad[i].error);
-    const char *path = golden("ranks/ranks.tiktoken");
-    assert_null(tn_tokenizer_load(path), TN_E_INVALID,
-                "its name is no encoding's: want gpt2, cl100k");
-    assert_null(tn_tokenizer_load_tiktoken(path, (tn_tiktoken_options){ .encoding = "p50k" }),
-                TN_E_INVALID, "the encoding p50k: want gpt2");
-    assert_null(tn_tokenizer_load_tiktoken(path, (tn_tiktoken_options){ .pattern = "(" }),
-                TN_E_UNSUPPORTED, "cannot read the pattern");
-    const char *special[] = { "\xff" };
-    assert_null(
-        tn_tokenizer_load_tiktoken(
-            path, (tn_tiktoken_options){ .pattern = "a", .special = special, .n_special = 1 }),
-        TN_E_FORMAT, "is not UTF-8");
-    assert_null(tn_tokenizer_load_tiktoken(NULL, (tn_tiktoken_options){ 0 }), TN_E_INVALID, "path");
-}
-END_TEST
-
 /* ---- U+2581 for spaces ----------------------------------------------------------------------- */
 
 START_TEST(marked)
@@ -590,8 +212,8 @@ START_TEST(unknown_and_whole)
              "false");
     tn_tokenizer *fused = kept(load_text(json));
     assert_encoded(fused, "aa \u00e9xyz", o, 1, 1, 2, 3, 4, 0);
-    assert_encoded(fused, "ax\u00e9\u00e9yza", o, 1, 3, 4, 3, 4, 0,
-                   1); /* as the package: bytes first */
+    /* as the package: bytes first */
+    assert_encoded(fused, "ax\u00e9\u00e9yza", o, 1, 3, 4, 3, 4, 0, 1);
     snprintf(json, sizeof json, "{\"normalizer\": " TO_MARKS ", " FROM_MARKS MARKED_BPE, "false",
              "true");
     tn_tokenizer *t = kept(load_text(json));
@@ -637,121 +259,6 @@ START_TEST(unknown_and_whole)
     }
 }
 END_TEST
-
-/* ---- training -------------------------------------------------------------------------------- */
-
-static tn_tokenizer *train(int64_t vocab_size, int64_t min_frequency)
-{
-    static const char *const special[] = { "<|end|>", "<pad>" };
-    size_t n;
-    char *text = owned(read_bytes(golden("trained/text.txt"), &n));
-    return tn_tokenizer_train(text, (int64_t)n,
-                              (tn_bpe_options){ .vocab_size = vocab_size,
-                                                .min_frequency = min_frequency,
-                                                .special = special,
-                                                .n_special = 2 });
-}
-
-START_TEST(trained)
-{
-    tn_tokenizer *t = kept(train(500, 0)), *want = load("trained");
-    ck_assert_int_eq(tn_tokenizer_get_info(t).vocab_size, 500);
-    for (int i = 0; i < 500; i++)
-        ck_assert_str_eq(tn_tokenizer_token(t, i), tn_tokenizer_token(want, i));
-    check_golden("trained/tokenizer.bin", t);
-    check_saved("trained/tokenizer.bin", t);
-}
-END_TEST
-
-/* A special token is its text, whatever bytes its letters would stand for. */
-START_TEST(special_tokens_of_any_text)
-{
-    const char *special[] = { "<my end>", "\u00e9t\u00e9 \"1\"\\", "ab" };
-    tn_tokenizer *t = kept(tn_tokenizer_train(
-        "ab ab", -1, (tn_bpe_options){ .vocab_size = 261, .special = special, .n_special = 3 }));
-    for (int round = 0; round < 2; round++) {
-        for (int i = 0; i < 3; i++) {
-            ck_assert_int_eq(tn_tokenizer_id(t, special[i]), i);
-            assert_encoded(t, special[i], (tn_encode_options){ 0 }, i);
-        }
-        assert_ok(tn_tokenizer_save(t, in_folder("tokenizer.json")));
-        t = kept(tn_tokenizer_load(folder));
-    }
-    /* literally, no word and no merge is a special token */
-    const int64_t a_id = tn_tokenizer_id(t, "a"), b_id = tn_tokenizer_id(t, "b");
-    assert_encoded(t, "ab", (tn_encode_options){ .literal = true }, a_id, b_id);
-    char *lines = owned(malloc(1 << 13)), *at = lines;
-    for (int b = 0; b < 256; b++) {
-        static const char digits[] =
-            "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-        at += sprintf(at, "%c%c== %d\n", digits[b >> 2], digits[(b & 3) << 4], b);
-    }
-    at += sprintf(at, "YWJj 256\n"); /* abc */
-    t = kept(tn_tokenizer_load_tiktoken(
-        write_bytes("t.tiktoken", lines, (size_t)(at - lines)),
-        (tn_tiktoken_options){ .encoding = "gpt2", .special = &special[2], .n_special = 1 }));
-    assert_encoded(t, "ab", (tn_encode_options){ 0 }, 257);
-    assert_encoded(t, "ab abd", (tn_encode_options){ .literal = true }, 'a', 'b', ' ', 'a', 'b',
-                   'd');
-    assert_encoded(t, "abc abcd", (tn_encode_options){ .literal = true }, 256, ' ', 'a', 'b', 'c',
-                   'd');
-}
-END_TEST
-
-/* One word: a merge goes through it once. */
-START_TEST(trained_on_megabytes_in_one_word)
-{
-    const size_t n = 1 << 21;
-    char *text = owned(malloc(n));
-    memset(text, 'a', n);
-    clock_t begin = clock();
-    tn_tokenizer *t = kept(tn_tokenizer_train(text, (int64_t)n, (tn_bpe_options){ 0 }));
-    ck_assert_msg(clock() - begin < 20 * CLOCKS_PER_SEC, "a quadratic merge takes minutes");
-    ck_assert_int_eq(tn_tokenizer_get_info(t).vocab_size, 256 + 21);
-}
-END_TEST
-
-START_TEST(trained_as_asked)
-{
-    const char *text = "ab ab ab abc abc xyxy";
-    const tn_encode_options o = { 0 };
-    tn_tokenizer *t = kept(tn_tokenizer_train(text, -1, (tn_bpe_options){ .min_frequency = 3 }));
-    ck_assert_int_eq(tn_tokenizer_get_info(t).vocab_size, 258); /* ab; a space and ab */
-    ck_assert_int_eq(tn_tokenizer_id(t, "!"), 0);
-    ck_assert_int_eq(tn_tokenizer_id(t, "ab"), 256);
-    ck_assert_int_eq(tn_tokenizer_id(t, "\u0120ab"), 257);
-    t = kept(tn_tokenizer_train(text, 2, (tn_bpe_options){ .vocab_size = 256 }));
-    assert_encoded(t, "ab", o, 'a' - '!', 'b' - '!');
-    t = kept(tn_tokenizer_train(text, -1, (tn_bpe_options){ .pattern = "[a-c ]+|." }));
-    assert_made(tn_tokenizer_token(t, tn_tokenizer_id(t, "ab\u0120ab")));
-    ck_assert_int_eq(
-        tn_tokenizer_get_info(kept(tn_tokenizer_train("", 0, (tn_bpe_options){ 0 }))).vocab_size,
-        256);
-    const char *twice[] = { "<a>", "<a>" };
-    const char *odd[] = { "\xff" };
-    assert_null(tn_tokenizer_train(text, -1, (tn_bpe_options){ .special = twice, .n_special = 2 }),
-                TN_E_FORMAT, "\"<a>\" is there twice");
-    assert_null(tn_tokenizer_train(text, -1, (tn_bpe_options){ .special = odd, .n_special = 1 }),
-                TN_E_FORMAT, "is not UTF-8");
-    assert_null(tn_tokenizer_train(text, -1, (tn_bpe_options){ .vocab_size = 255 }), TN_E_INVALID,
-                "vocab_size 255: want 256");
-    assert_null(tn_tokenizer_train(text, -1, (tn_bpe_options){ .vocab_size = INT64_MIN }),
-                TN_E_INVALID, "special tokens or more, at most 2^28");
-    assert_null(tn_tokenizer_train(text, -1, (tn_bpe_options){ .pattern = "(" }), TN_E_UNSUPPORTED,
-                "cannot read the pattern (");
-    assert_null(tn_tokenizer_train("a\xff", -1, (tn_bpe_options){ 0 }), TN_E_INVALID,
-                "byte 1 of the text, 0xFF");
-    assert_null(tn_tokenizer_train(NULL, -1, (tn_bpe_options){ 0 }), TN_E_INVALID, "text is NULL");
-}
-END_TEST
-
-static tn_status train_and_drop(void *user)
-{
-    tn_tokenizer *t = tn_tokenizer_train(user, -1, (tn_bpe_options){ .vocab_size = 270 });
-    const tn_status status = t ? TN_OK : tn_error_status();
-    tn_tokenizer_free(t);
-    return status;
-}
 
 /* ---- long words ------------------------------------------------------------------------------ */
 
@@ -999,36 +506,6 @@ START_TEST(damaged_files)
 }
 END_TEST
 
-/* The same of the other files. */
-START_TEST(damaged_layouts)
-{
-    enum { FILES = 5 };
-    static const char *const file[FILES] = { "vocab.json", "merges.txt", "special_tokens_map.json",
-                                             "added_tokens.json", "t.tiktoken" };
-    static const char *const from[FILES] = { "gpt2/vocab.json", "gpt2/merges.txt",
-                                             "gpt2/special_tokens_map.json",
-                                             "gpt2/added_tokens.json", "ranks/ranks.tiktoken" };
-    for (int k = 0; k < FILES; k++) copy_golden(from[k], file[k]);
-    for (int k = 0; k < FILES; k++) {
-        size_t n;
-        char *text = owned(read_bytes(golden(from[k]), &n));
-        for (size_t i = 0; i < n; i += (size_t)full_or(n < 1000 ? 1 : 13, n < 1000 ? 3 : 97)) {
-            const char was = text[i];
-            for (int how = 0; how < 2; how++) {
-                if (how == 0) text[i] = "{}[]\",:0x\\\n =A/"[i % 15];
-                const char *path = write_bytes(file[k], text, how ? i : n);
-                tn_tokenizer *t = k == FILES - 1 ? load_ranks(path) : tn_tokenizer_load(folder);
-                if (!t) ck_assert_msg(tn_error_status() != TN_E_NOMEM, "%s", tn_error());
-                tn_tokenizer_free(t);
-                tn_error_clear();
-                text[i] = was;
-            }
-        }
-        copy_golden(from[k], file[k]);
-    }
-}
-END_TEST
-
 /* ---- threads and memory ---------------------------------------------------------------------- */
 
 static void *encode_golden(void *t)
@@ -1065,6 +542,14 @@ static tn_status load_and_use(void *user)
     return status;
 }
 
+static tn_status train_and_drop(void *user)
+{
+    tn_tokenizer *t = tn_tokenizer_train(user, -1, (tn_bpe_options){ .vocab_size = 270 });
+    const tn_status status = t ? TN_OK : tn_error_status();
+    tn_tokenizer_free(t);
+    return status;
+}
+
 START_TEST(memory_runs_out)
 {
     ck_assert_int_gt(scarce_sweep_warm(load_and_use, NULL, (void *)"smol.json"), 10);
@@ -1083,12 +568,10 @@ Suite *test_suite(void)
     Suite *suite = suite_create("tokenizer");
     TCase *t = file_case(suite, "tokenizer");
     add_tests(t, as_the_package, what_it_has, with_and_without_what_is_around,
-              bytes_that_are_no_text, pieces, vocab_and_merges, vocab_and_merges_of_qwen,
-              vocab_and_merges_of_gpt2, ranks, encodings, ranks_refused, marked,
-              bytes_that_are_spelt, unknown_and_whole, trained, trained_as_asked,
-              special_tokens_of_any_text, trained_on_megabytes_in_one_word, marks_in_a_row,
-              words_of_any_length, a_word_of_a_megabyte, refused, a_pattern_that_explodes,
-              damaged_files, damaged_layouts, threads);
+              bytes_that_are_no_text, pieces, marked, bytes_that_are_spelt, unknown_and_whole,
+              marks_in_a_row, words_of_any_length, a_word_of_a_megabyte, refused,
+              a_pattern_that_explodes, damaged_files, threads);
+    tokenizer_layouts_cases(suite);
     add_tests(scarce_case(suite, "memory"), memory_runs_out);
     return suite;
 }

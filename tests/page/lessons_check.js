@@ -48,10 +48,11 @@ function check(what, right, told) {
   }
 }
 
+const equal = (a, b) => a === b || (Number.isNaN(a) && Number.isNaN(b));
 const near = (a, b) => Math.abs(a - b) <= 1e-4 * Math.max(Math.abs(a), Math.abs(b)) + 1e-6;
 function compare(lesson, where, key, x, y) {
   const told = `${shown(key, x)}, ${shown(key, y)}`, same = shown(key, x) === shown(key, y);
-  if (x === y || (Number.isNaN(x) && Number.isNaN(y))) exact++;
+  if (equal(x, y)) exact++;
   if (same) alike++;
   else unlike.push(`${lesson.name}, ${where}: ${key} ${told}`);
   if (!lesson.stage.some((line) => line.startsWith('layer embedding'))) check(`${lesson.name}, ${where}: ${key}`, same, told);
@@ -68,7 +69,7 @@ for (const lesson of lessons) {
   for (let i = 0; i < here.length && !lesson.run[i].lines.some((line) => line.startsWith('step ')); i++)
     for (const key of Object.keys(lesson.run[i].numbers || {})) {
       const [x, y] = [here[i][key], there[i][key]];
-      check(`${lesson.name}: ${lesson.run[i].label}: ${key}`, near(x, y) || (Number.isNaN(x) && Number.isNaN(y)), `${x}, ${y}`);
+      check(`${lesson.name}: ${lesson.run[i].label}: ${key}`, near(x, y) || equal(x, y), `${x}, ${y}`);
     }
 }
 console.log(`${alike} of ${alike + unlike.length} numbers have the same digits where a lesson shows them, ${exact} the same bits; others:`);

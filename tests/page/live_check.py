@@ -447,7 +447,8 @@ def main():
         return 77
     root = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..')
     parts = [of for folder in ('page', 'src/ext/trace/page') for of in os.scandir(os.path.join(root, folder))]
-    if any(of.stat().st_mtime > os.path.getmtime(sys.argv[1]) for of in parts if of.name.endswith(('.c', '.h', '.js', '.css', '.html'))):
+    newest = max(of.stat().st_mtime for of in parts if of.name.endswith(('.c', '.h', '.js', '.css', '.html')))
+    if newest > os.path.getmtime(sys.argv[1]):
         print(f'skipped: {sys.argv[1]} is older than what it is made of (scripts/page makes it again)')
         return 77
     folder = sys.argv[2] if len(sys.argv) > 2 else None

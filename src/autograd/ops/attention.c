@@ -303,11 +303,11 @@ tn_tensor *tn_scaled_dot_product_attention_dropout(tn_tensor *q, tn_tensor *k, t
     if (p == 0 || !training || tni_absent(q) || tni_absent(k) || tni_absent(v) || !mask)
         return tn_scaled_dot_product_attention(q, k, v, mask, causal, scale);
     if (check_sizes(&(tni_call){ .op = &op_attention, .n_in = 4, .in = in }) != TN_OK) return NULL;
-    unsigned char before[TN_GENERATOR_STATE_SIZE];
-    tn_generator_get_state(tn_default_generator(), before);
+    tni_generator_state before;
+    tni_generator_get(tn_default_generator(), &before);
     int64_t n = sharing(&q->shape, &k->shape);
     tn_tensor *w = tni_attention_weights(q, repeat_heads(k, n), mask, scale_of(q, scale), causal);
     tn_tensor *y = tn_matmul(tn_dropout(w, p, true), repeat_heads(v, n));
-    if (!y) tni_disregard(tn_generator_set_state(tn_default_generator(), before));
+    if (!y) tni_generator_put(tn_default_generator(), &before);
     return y;
 }

@@ -185,11 +185,11 @@ tn_tensor *tn_multinomial(tn_tensor *p, int64_t n, bool replacement)
     if (rank == 1) rows = tn_unsqueeze(rows, 0);
     tn_tensor *sums = shares ? tn_cumsum(rows, 1) : tn_sum(rows, TN_AXES(-1), true);
     tn_tensor *whole = tn_narrow(sums, 1, shares ? c - 1 : 0, 1);
-    unsigned char before[TN_GENERATOR_STATE_SIZE]; /* a failure draws nothing */
-    tn_generator_get_state(tn_default_generator(), before);
+    tni_generator_state before; /* a failure draws nothing */
+    tni_generator_get(tn_default_generator(), &before);
     if (whole && can_be_drawn(rows, whole))
         y = shares ? draw_shares(sums, whole, n) : draw_race(rows, n);
     if (y && rank == 1) y = tn_squeeze(y, 0);
-    if (!y) tni_disregard(tn_generator_set_state(tn_default_generator(), before));
+    if (!y) tni_generator_put(tn_default_generator(), &before);
     return tni_scope_return(__func__, scope, y);
 }

@@ -10,7 +10,6 @@
  * Elements are drawn in row-major order whatever the strides (random.c).
  */
 #include "autograd/ops/elementwise.h"
-#include "tensor/random.h"
 
 static bool same_geometry(const tn_tensor *a, const tn_tensor *b)
 {

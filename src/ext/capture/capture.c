@@ -171,9 +171,7 @@ static void drop_inputs(tn_capture *c)
     for (int i = 0; i < c->n && c->input; i++) tn_drop(c->input[i]);
     tni_free(c->input, (size_t)(c->n + 1) * sizeof *c->input);
     tni_free(c->like, (size_t)(c->n + 1) * sizeof *c->like);
-    c->input = NULL;
-    c->like = NULL;
-    c->n = -1;
+    c->input = NULL, c->like = NULL, c->n = -1;
 }
 
 /* Frees all that a capture left. A pending error stays as it is. */

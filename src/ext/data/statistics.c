@@ -23,8 +23,8 @@ tn_status tn_measure_statistics(tn_module *model, int (*next)(tn_module *model, 
     if (tn_micro_batches_begin(INT_MAX) < 0) return tni_pending();
     tn_status status = TN_OK;
     tni_batch *b = tni_batch_now;
-    unsigned char before[TN_GENERATOR_STATE_SIZE]; /* of masks that next has drawn for nothing */
-    tn_generator_get_state(tn_default_generator(), before);
+    tni_generator_state before; /* of masks that next has drawn for nothing */
+    tni_generator_get(tn_default_generator(), &before);
     for (int more = 1; status == TN_OK && more > 0; b->at++) {
         TN_SCOPE TN_NO_GRAD more = next(model, user);
         if (tni_batch_now != b)
@@ -45,7 +45,7 @@ tn_status tn_measure_statistics(tn_module *model, int (*next)(tn_module *model, 
     static const char none[] = "no batch norm in training saw a batch: want tn_train";
     if (status == TN_OK && !any) status = tni_error(TN_E_STATE, "%s: %s", f, none);
     if (status == TN_OK) status = tni_batch_end_early();
-    if (status != TN_OK) tni_disregard(tn_generator_set_state(tn_default_generator(), before));
+    if (status != TN_OK) tni_generator_put(tn_default_generator(), &before);
     tn_micro_batches_cancel(); /* which puts back what has not ended */
     return status;
 }

@@ -344,6 +344,7 @@ static bool read_ranks(tni_layout *l, int64_t *last)
     return at == text.data + text.n || wrong(l, "a zero byte in it");
 }
 
+/* The token that has these bytes and a rank, or TNI_NO_ID. */
 static int32_t ranked(const tn_tokenizer *t, const char *bytes, size_t n)
 {
     const int32_t id = tni_find(t, &t->by_bytes, bytes, n);

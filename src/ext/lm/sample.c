@@ -76,9 +76,10 @@ static tni_candidate last_kept(tni_candidate *t, int64_t n, double most, bool co
         int64_t at = split(t, low, high);
         double sum = above;
         for (int64_t i = low; i < at; i++) sum += counted ? 1 : (double)t[i].w;
-        const bool stays = sum < most;
-        if (stays) above = sum + (counted ? 1 : (double)t[at].w);
-        stays ? (low = at + 1) : (high = at);
+        if (sum < most)
+            above = sum + (counted ? 1 : (double)t[at].w), low = at + 1;
+        else
+            high = at;
     }
     return t[low - 1];
 }

@@ -7,7 +7,6 @@
 #include <tenon/lora.h>
 
 #include "nn/module.h"
-#include "tensor/random.h"
 
 /* An error naming function and argument unless value >= least. */
 tn_status tni_at_least(const char *function, const char *what, int64_t value, int64_t least);

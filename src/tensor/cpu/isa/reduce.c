@@ -306,9 +306,11 @@ static tn_status mend(job *j, bool spread, tni_acc *sum, tni_acc *aside)
     int64_t n = j->kept.numel;
     bool lost = false;
     for (int64_t o = 0; o < n; o++) lost |= is_lost(j, sum[o].f, aside[o].f);
-    TNI_ITEMS(tni_acc, spare, lost ? 2 * n : 0);
-    if (!spare) return TN_E_NOMEM;
-    if (lost) add_again(j, spread, sum, aside, spare);
+    if (lost) {
+        TNI_ITEMS(tni_acc, spare, 2 * n);
+        if (!spare) return TN_E_NOMEM;
+        add_again(j, spread, sum, aside, spare);
+    }
     for (int64_t o = 0; o < n; o++)
         if (!lost || aside[o].f == 0.0) aside[o].f = 1.0;
     return TN_OK;
