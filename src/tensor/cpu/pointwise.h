@@ -12,10 +12,11 @@
 
 enum { TNI_BLOCK = 512 }; /* elements of a conversion buffer */
 
-/* y[i ys] = f(a[i as], b[i bs], c[i cs]); operands that f does not have are ignored. p: the
- * parameters of f. For predicates y holds bytes. y may be one of the operands. */
-typedef void (*tni_row)(int64_t n, void *y, int64_t ys, const void *a, int64_t as, const void *b,
-                        int64_t bs, const void *c, int64_t cs, const double *p);
+/* y[i] = f(a[i as], b[i bs], c[i as]), of the operands that f has. A stride is 1, or 0 where
+ * row_text.h has a loop for it. p: f's parameters. y may be an operand; of predicates it has bytes.
+ */
+typedef void (*tni_row)(int64_t n, void *y, const void *a, int64_t as, const void *b, int64_t bs,
+                        const void *c, const double *p);
 
 extern const tni_row K32(tni_unary_rows)[TNI_U_COUNT], K64(tni_unary_rows)[TNI_U_COUNT];
 extern const tni_row K32(tni_binary_rows)[TNI_B_COUNT], K64(tni_binary_rows)[TNI_B_COUNT];

@@ -2,8 +2,8 @@
  * pointwise.c - unary, binary and ternary functions over arrays of any strides and dtypes.
  *
  * The computing type follows the result (for predicates: the operands): float, double or int64_t.
- * Operands of that type are read in place; others pass through buffers, TNI_BLOCK elements at a
- * time. Light functions of bf16 without gaps have rows of their own, without buffers.
+ * Operands of that type that the row has a loop for are read in place; others pass through buffers,
+ * TNI_BLOCK elements at a time. Light functions of bf16 without gaps have rows of their own.
  */
 #include "tensor/cpu/pointwise.h"
 #include "tensor/walk.h"
@@ -30,7 +30,8 @@ typedef struct job {
     int n;             /* arrays that the row reads or writes */
     tn_dtype type;     /* computing type */
     tn_dtype row_type; /* what the row writes: type, or TN_BOOL for predicates */
-    bool convert;
+    bool convert;      /* by way of buffers */
+    bool repeats;      /* the row takes the operands whose stride is 0 as they are */
     char *data[TNI_WALK_ARRAYS];
     int64_t item[TNI_WALK_ARRAYS]; /* bytes of an element */
     tn_dtype dtype[TNI_WALK_ARRAYS];
@@ -41,7 +42,17 @@ static char *place(const job *j, const tni_cursor *c, int k)
     return j->data[k] + c->at[k] * j->item[k];
 }
 
-/* n elements along the last axis, from c on, if some operand is not of the computing type. */
+/* Whether a formula's row has a loop (row_text.h) for arrays of these strides. */
+static bool row_takes(const formula *f, int n, const int64_t *stride)
+{
+    int64_t repeated = 0, others = 0; /* a bit for each array */
+    for (int k = 0; k < n; k++) repeated |= (stride[k] == 0) << k, others |= stride[k] & ~1;
+    if (others) return false;
+    if (n == 3 && f->cost == TNI_LIGHT) return repeated == 0 || repeated == 2 || repeated == 4;
+    return repeated == 0 || (n == 4 && repeated == (2 | 8));
+}
+
+/* n elements along the last axis, from c on, by way of buffers. */
 static void run_converting(const job *j, int64_t n, const tni_cursor *c, const int64_t *stride)
 {
     /* not 4,096 bytes apart, where the processor would take them for one another */
@@ -51,19 +62,20 @@ static void run_converting(const job *j, int64_t n, const tni_cursor *c, const i
         int64_t m = n - begin < block ? n - begin : block;
         char *x[TNI_WALK_ARRAYS] = { NULL, NULL, NULL, NULL };
         int64_t s[TNI_WALK_ARRAYS] = { 0, 0, 0, 0 };
-        bool store = j->dtype[0] != j->row_type;
+        bool store = j->dtype[0] != j->row_type || stride[0] != 1;
         for (int k = 0; k < j->n; k++) {
             x[k] = place(j, c, k) + begin * stride[k] * j->item[k];
-            s[k] = stride[k];
-            if (k > 0 && j->dtype[k] != j->type) {
-                K(tni_load)(j->type, stride[k] ? m : 1, buffer[k], x[k], j->dtype[k], stride[k]);
+            s[k] = stride[k] || !j->repeats;
+            if (k > 0 && (j->dtype[k] != j->type || s[k] != stride[k])) {
+                K(tni_load)(j->type, s[k] ? m : 1, buffer[k], x[k], j->dtype[k], stride[k]);
                 x[k] = buffer[k];
-                s[k] = stride[k] ? 1 : 0;
             }
         }
-        j->row(m, store ? buffer[0] : x[0], store ? 1 : s[0], x[1], s[1], x[2], s[2], x[3], s[3],
-               j->p);
-        if (store) K(tni_store)(j->row_type, m, x[0], j->dtype[0], s[0], buffer[0]);
+        j->row(m, store ? buffer[0] : x[0], x[1], s[1], x[2], s[2], x[3], j->p);
+        if (store && j->row_type == TN_BOOL)
+            for (int64_t i = 0; i < m; i++) x[0][i * stride[0]] = buffer[0][i];
+        else if (store)
+            K(tni_store)(j->row_type, m, x[0], j->dtype[0], stride[0], buffer[0]);
     }
 }
 
@@ -80,8 +92,8 @@ static void chunk(void *context, int64_t begin, int64_t end)
         if (j->convert)
             run_converting(j, n, &c, s);
         else
-            j->row(n, place(j, &c, 0), s[0], place(j, &c, 1), s[1], place(j, &c, 2), s[2],
-                   place(j, &c, 3), s[3], j->p);
+            j->row(n, place(j, &c, 0), place(j, &c, 1), s[1], place(j, &c, 2), s[2],
+                   place(j, &c, 3), j->p);
         begin += n;
         if (begin < end) tni_cursor_step(&c, w, n);
     }
@@ -146,7 +158,8 @@ static tn_status run_walk(const formula *f, tni_row row, tni_row pairs, tn_dtype
     j.p = p;
     j.type = type;
     j.row_type = row_type;
-    j.convert = convert && !by_pairs;
+    j.repeats = row_takes(f, n, j.walk.stride[j.walk.rank - 1]);
+    j.convert = (convert || !j.repeats) && !by_pairs;
     for (int k = 0; k < TNI_WALK_ARRAYS; k++) {
         j.data[k] = arrays[k]->data;
         j.dtype[k] = arrays[k]->dtype;
@@ -170,8 +183,7 @@ static inline tn_status run(const formula *f, tni_row row, tni_row pairs, tn_dty
     for (int k = 1; k < n; k++) convert |= arrays[k]->dtype != type;
     if (convert || !row || elements < 0 || elements > GRAIN_HEAVY)
         return run_walk(f, row, pairs, type, row_type, convert, n, arrays, p);
-    row(elements, arrays[0]->data, 1, arrays[1]->data, 1, arrays[2]->data, 1, arrays[3]->data, 1,
-        p);
+    row(elements, arrays[0]->data, arrays[1]->data, 1, arrays[2]->data, 1, arrays[3]->data, p);
     return TN_OK;
 }
 

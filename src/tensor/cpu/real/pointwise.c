@@ -49,7 +49,7 @@ static inline uint32_t rounded(float first, float second)
         const pair *a = aa;                                                                        \
         pair *y = yy;                                                                              \
         TAKE_PARAMETERS(parameters);                                                               \
-        UNUSED(ys), UNUSED(as), UNUSED(bb), UNUSED(bs), UNUSED(cc), UNUSED(cs);                    \
+        UNUSED(as), UNUSED(bb), UNUSED(bs), UNUSED(cc);                                            \
         SIMD for (int64_t i = 0; i < n / 2; i++) y[i] =                                            \
             rounded(FORMULA(u, name)(lower(a[i]), p, q), FORMULA(u, name)(upper(a[i]), p, q));     \
         if (n % 2) ((uint16_t *)yy)[n - 1] = tn_to_bf16(FORMULA(u, name)(LAST(aa), p, q));         \
@@ -60,7 +60,7 @@ static inline uint32_t rounded(float first, float second)
         const pair *a = aa, *b = bb;                                                               \
         pair *y = yy;                                                                              \
         TAKE_PARAMETERS(parameters);                                                               \
-        UNUSED(ys), UNUSED(as), UNUSED(bs), UNUSED(cc), UNUSED(cs);                                \
+        UNUSED(as), UNUSED(bs), UNUSED(cc);                                                        \
         SIMD for (int64_t i = 0; i < n / 2; i++) y[i] =                                            \
             rounded(FORMULA(b, name)(lower(a[i]), lower(b[i]), p, q),                              \
                     FORMULA(b, name)(upper(a[i]), upper(b[i]), p, q));                             \
