@@ -38,6 +38,7 @@ def parse(steps, warmup, config=None):
     ap.add_argument("--rounds", type=int, default=0, help="see bench_round() in bench.h")
     ap.add_argument("--block", type=int, default=0)
     ap.add_argument("--recompute", action="store_true", help="of bench_gpt: a block's activations again in backward")
+    ap.add_argument("--int8", action="store_true", help="of bench_generate: weights of bytes")
     ap.add_argument("--find-batch", type=int, default=0)
     ap.add_argument("--compile", help="a mode of torch.compile: default, reduce-overhead, max-autotune")
     ap.add_argument("--way", choices=WAYS, help="one of run.sh's ways: sets --compile too")
@@ -231,21 +232,29 @@ def noise(torch, shape, classes):
 
 # ---- the same weights --------------------------------------------------------------------------
 
-def load(torch, net, path, rename=()):
-    """Copies a safetensors file into net: every name must be there, on both sides."""
+def tensors(path):
+    """(name, array) of a safetensors file's tensors; of bf16, which numpy does not have, as f32."""
     import numpy as np
-    kinds = {"F32": np.float32, "I64": np.int64, "BOOL": np.bool_}
+    kinds = {"F32": np.float32, "I64": np.int64, "BOOL": np.bool_, "BF16": np.uint16}
     with open(path, "rb") as f:
         header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
         data = f.read()
-    state = {}
     for name, t in header.items():
         if name == "__metadata__":
             continue
         begin, end = t["data_offsets"]
+        values = np.frombuffer(data[begin:end], kinds[t["dtype"]]).reshape(t["shape"])
+        if t["dtype"] == "BF16":
+            values = (values.astype(np.uint32) << 16).view(np.float32)
+        yield name, values
+
+
+def load(torch, net, path, rename=()):
+    """Copies a safetensors file into net: every name must be there, on both sides."""
+    state = {}
+    for name, values in tensors(path):
         for old, new in rename:
             name = name.replace(old, new)
-        values = np.frombuffer(data[begin:end], kinds[t["dtype"]]).reshape(t["shape"])
         state[name] = torch.from_numpy(values.copy())
     net.load_state_dict(state, strict=True)
 

@@ -22,18 +22,6 @@ GPT2 = {"transformer.wte": "token_embd", "transformer.wpe": "position_embd", "tr
         "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
 
 
-def tensors(path):
-    """(name, f32 array) of a .safetensors file of f32 or bf16."""
-    data = np.memmap(path, np.uint8, "r")
-    size = int(data[:8].view("<u8")[0])
-    for name, t in json.loads(bytes(data[8:8 + size])).items():
-        if name != "__metadata__":
-            begin, end = t["data_offsets"]
-            raw = np.array(data[8 + size + begin:8 + size + end])
-            values = raw.view("<f4") if t["dtype"] == "F32" else (raw.view("<u2").astype("<u4") << 16).view("<f4")
-            yield name, values.reshape(t["shape"])
-
-
 def renamed(name, names):
     """A tensor's name in GGUF: transformer.h.3.ln_1.bias is blk.3.attn_norm.bias."""
     module, _, kind = name.rpartition(".")
@@ -65,7 +53,7 @@ def convert(folder, path, kind):
         w.add_layer_norm_rms_eps(c["rms_norm_eps"])
         w.add_rope_freq_base(c.get("rope_theta", 10000.0))
         w.add_rope_dimension_count(width // heads)
-    for name, x in tensors(next(folder.glob("*.safetensors"))):
+    for name, x in common.tensors(next(folder.glob("*.safetensors"))):
         if name == "lm_head.weight":
             continue  # tied
         if gpt2 and x.ndim == 2 and ".h." in name:
@@ -85,14 +73,12 @@ def convert(folder, path, kind):
     w.close()
 
 
-int8 = "--int8" in sys.argv
-sys.argv = [a for a in sys.argv if a != "--int8"]
 args = common.parse(steps=64, warmup=1, config="smollm2")
 PROMPT, rows, context = 16, args.batch or 1, args.context or 512
 name = f"llama_{args.config}"
 kinds = gguf.GGMLQuantizationType
 path = str(Path(args.weights) / "model.gguf")
-convert(Path(args.weights), path, kinds.Q8_0 if int8 else kinds.BF16 if args.precision == "bf16" else kinds.F32)
+convert(Path(args.weights), path, kinds.Q8_0 if args.int8 else kinds.BF16 if args.precision == "bf16" else kinds.F32)
 quiet = ll.llama_log_callback(lambda *_: None)
 ll.llama_log_set(quiet, ctypes.c_void_p(0))
 ll.llama_backend_init()

@@ -54,8 +54,8 @@ typedef struct plan {
 static bool shape_fits(const tn_tensor *target, const tn_tensor *source)
 {
     const tn_shape *to = &target->shape, *from = &source->shape;
-    if (tni_none(source) || tni_shape_equal(to, from)) return !tni_none(source);
-    return to->rank == 0 && from->rank == 1 && from->size[0] == 1;
+    if (tni_none(source)) return false;
+    return tni_shape_equal(to, from) || (to->rank == 0 && from->rank == 1 && from->size[0] == 1);
 }
 
 /* Compares one entry of the model with the list's. */

@@ -2,8 +2,8 @@
  * row_text.h - the loops of pointwise rows for one type T, included by each file that has a T.
  *
  * Define before: T; FORMULA(kind, name), the function of formulas.h; NUMBER(x), a parameter as T.
- * Every loop vectorises. Each is compiled for 150 formulas, three types and three instruction sets:
- * one more costs seconds of compiling. omp simd is correct here: element i depends only on elements
+ * Every loop vectorises. Those of all formulas are compiled for each type and instruction set:
+ * one more for each costs seconds. omp simd is correct here: element i depends only on elements
  * i, even if y is an operand.
  */
 #define SIMD _Pragma("omp simd")
