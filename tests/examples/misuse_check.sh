@@ -247,7 +247,7 @@ check 'help into a full disk' complains 'standard output: No space left on devic
 check 'no HOME' env -u HOME "$transformer" "${small[@]}" --quiet
 check 'the last of two counts' same "$(t --quiet --print-hash)" "$(t --quiet --print-hash --steps 3 --steps 24)"
 
-begin() { # PATTERN PROGRAM ARGUMENT...: in the background as $pid, until it says PATTERN
+begin() { # PATTERN PROGRAM ARGUMENT...: in the background as $pid, until it says PATTERN; it must go on for seconds
     : >"$dir/live"
     timeout 100 "${@:2}" >"$dir/live" 2>&1 &
     pid=$!
@@ -272,11 +272,11 @@ rescued() { # PROGRAM NAME ARGUMENT...
     ended 1 && grep -qF "the weights are in a checkpoint: --resume $2.ckpt --save FILE" "$dir/live" &&
         "$1" --resume "$2.ckpt" --quiet --save again && "$1" "${@:3}" --quiet --save whole && cmp again whole
 }
-check 'transformer, the folder of --save goes' rescued "$transformer" transformer "${small[@]}" --steps 600
-check 'batchnorm, the folder of --save goes' rescued "$batchnorm" batchnorm --batch 16 --data images --epochs 10
+check 'transformer, the folder of --save goes' rescued "$transformer" transformer "${small[@]}" --steps 4000
+check 'batchnorm, the folder of --save goes' rescued "$batchnorm" batchnorm --batch 16 --data images --epochs 300
 lost_place() {
     mkdir runs
-    begin '^step [0-9]' "$transformer" "${small[@]}" --steps 800 --checkpoint runs/ --checkpoint-every 200 \
+    begin '^step [0-9]' "$transformer" "${small[@]}" --steps 4000 --checkpoint runs/ --checkpoint-every 1000 \
         --save kept || return 1
     mv runs "$dir/gone"
     ended 0 && [ -n "$(ls runs)" ] && [ -s kept ] # made anew
