@@ -466,6 +466,16 @@ static bool by_dots(const tni_gemm *g)
 #endif
 }
 
+static bool few_dots(const tni_gemm *g)
+{
+    tni_product p = product_of(g);
+#if TNI_AMX
+    return is_few(g) && g->dtype == TN_BF16 && dots_are_there() && tni_dots_few_product(&p);
+#else
+    return (void)p, false;
+#endif
+}
+
 static struct {
     const char *name;
     bool (*multiply)(const tni_gemm *g);
@@ -485,6 +495,7 @@ static struct {
 #endif
     { "AMX", by_amx, 0 },
     { "dots", by_dots, 0 },
+    { "few rows, dots", few_dots, 0 },
 };
 enum { GEMM_PROVIDERS = sizeof gemm_providers / sizeof *gemm_providers };
 

@@ -175,7 +175,8 @@ static bool few_takes(const tni_product *p)
 
 bool tni_few_product(const tni_product *p)
 {
-    return ours()->few(p);
+    const bool dots = TNI_AMX && p->in == TN_BF16 && !p->groups && tni_has_dots();
+    return dots ? tni_dots_few_product(p) : ours()->few(p);
 }
 
 static bool by_vectors(const tni_convolution *c, tn_status *status)

@@ -113,6 +113,7 @@ static inline int64_t tni_grain_of(double work)
 
 /* ---- squares.c, squares_conv.c: only where tni_has_amx(), tni_has_dots(), tni_has_avx512() --- */
 bool tni_amx_product(const tni_product *p), tni_dots_product(const tni_product *p);
+bool tni_dots_few_product(const tni_product *p); /* few.c, of bf16 */
 void tni_amx_pack(const tni_product *p, void *to), tni_dots_pack(const tni_product *p, void *to);
 bool tni_amx_convolve(const tni_convolution *c, tn_status *status);
 bool tni_dots_convolve(const tni_convolution *c, tn_status *status);
