@@ -30,9 +30,10 @@ enum { DOTS = 0 };
 #endif
 /* A square of sums: as many as a vector has lanes. */
 enum { COLUMNS = 4, ROWS = LANES / COLUMNS };
-/* How far ahead columns are fetched, into the L2 cache: without, or into L1, short columns take up
- * to twice as long (docs/measurements.md). LEAST_AHEAD: bytes. */
-enum { AHEAD = 4 * COLUMNS, LEAST_AHEAD = 16384 };
+/* The next COLUMNS columns are fetched while these are multiplied, into the L1 cache, one after the
+ * other: memory reads four columns side by side at half to three quarters of the speed of one
+ * (docs/measurements.md). Of columns longer than MOST_RUN bytes, the next RUN bytes of each. */
+enum { RUN = 2048, MOST_RUN = 3072 };
 
 /* LANES signed bytes. */
 TNI_INLINE vector bytes(const void *b)
@@ -58,15 +59,15 @@ TNI_INLINE vector add_product(vector sum, vector y, vector x)
 }
 
 /* Adds steps i.. of the columns, times steps i.. of the rows of A. item: bytes of B's elements, or
- * of its pairs. */
+ * of its pairs. As many bytes are fetched from `ahead` on. */
 TNI_INLINE void multiply(vector sum[LANES], const float *a, int64_t lda, int rows,
-                         const char *const *b, int64_t i, int64_t ahead, int item)
+                         const char *const *b, int64_t i, const char *ahead, int item)
 {
     vector x[COLUMNS];
     UNROLL
     for (int c = 0; c < COLUMNS; c++) {
         x[c] = item == 1 ? bytes(b[c] + i) : load(b[c], i, LANES, item == 2);
-        if (ahead && item > 1) __builtin_prefetch(b[c] + i * item + ahead, 0, 2);
+        if (ahead && c * LANES * item % 64 == 0) __builtin_prefetch(ahead + c * LANES * item, 0, 3);
     }
     UNROLL
     for (int r = 0; r < rows; r++) {
@@ -77,28 +78,39 @@ TNI_INLINE void multiply(vector sum[LANES], const float *a, int64_t lda, int row
     }
 }
 
-/* The sums of a square, rows LANES apart, over `size` bytes of each column. A's rows are filled up
- * with zeros. group: of bytes, a multiple of LANES, with one scale, as size is of it. ahead: bytes
- * to the columns that are read next, which are fetched. */
+/* The sums of a square, rows LANES apart, over `size` bytes of each column, which lie `column`
+ * bytes apart. A's rows are filled up with zeros. group: of bytes, a multiple of LANES, with one
+ * scale, as size is of it. */
 TNI_INLINE void sum_square(float *sums, const float *a, int64_t lda, int rows, const char *const *b,
-                           int64_t size, int64_t group, int64_t ahead, int item)
+                           int64_t size, int64_t group, int64_t column, int item)
 {
     const int64_t whole = size / (LANES * item) * LANES;
     vector sum[LANES];
     UNROLL
     for (int i = 0; i < LANES; i++) sum[i] = (vector){ 0 };
-    for (int64_t i = 0; item > 1 && i < whole; i += LANES)
-        multiply(sum, a + i, lda, rows, b, i, ahead, item);
+    for (int64_t from = 0, end; item > 1 && from < whole; from = end) {
+        const int64_t run = size <= MOST_RUN ? whole : RUN / item;
+        end = TNI_MIN(from + run, whole);
+        const char *next = b[0] + (end < whole ? end * item : COLUMNS * column);
+        const int64_t runs = run == whole && column == size ? 1 : COLUMNS; /* 1: without gaps */
+        const int64_t quarter = tni_up((end - from + runs - 1) / runs, LANES);
+        for (int64_t i = from; i < end; next += column) {
+            const char *ahead = next;
+            for (const int64_t stop = TNI_MIN(i + quarter, end); i < stop;
+                 i += LANES, ahead += COLUMNS * LANES * item)
+                multiply(sum, a + i, lda, rows, b, i, ahead, item);
+        }
+    }
     for (int64_t i = 0, at = size; item == 1 && i < size; at += 4) {
         vector part[LANES];
         UNROLL
         for (int p = 0; p < COLUMNS * rows; p++) part[p] = (vector){ 0 };
         for (const int64_t end = i + group; i < end; i += 32) {
             UNROLL
-            for (int c = 0; c < COLUMNS; c++) __builtin_prefetch(b[c] + i + ahead, 0, 2);
+            for (int c = 0; c < COLUMNS; c++) __builtin_prefetch(b[c] + i + 16 * column, 0, 2);
             UNROLL
             for (int64_t j = i; j < i + 32; j += LANES)
-                multiply(part, a + j, lda, rows, b, j, 0, item);
+                multiply(part, a + j, lda, rows, b, j, NULL, item);
         }
         UNROLL
         for (int p = 0; p < COLUMNS * rows; p++) {
@@ -112,7 +124,7 @@ TNI_INLINE void sum_square(float *sums, const float *a, int64_t lda, int rows, c
         const char *last[COLUMNS];
         for (int c = 0; c < COLUMNS; c++)
             last[c] = memcpy(rest[c], b[c] + whole * item, (size_t)(size - whole * item));
-        multiply(sum, a + whole, lda, rows, last, 0, 0, item);
+        multiply(sum, a + whole, lda, rows, last, 0, NULL, item);
     }
     float square[LANES];
     add_lanes(sum, square);
@@ -122,10 +134,10 @@ TNI_INLINE void sum_square(float *sums, const float *a, int64_t lda, int rows, c
 
 /* The same for each number of rows, which is a constant there. */
 /* clang-format off */
-#define CASE(rows, item) case rows: if (rows <= ROWS) sum_square(sums, a, lda, rows, b, size, group, ahead, item); break;
+#define CASE(rows, item) case rows: if (rows <= ROWS) sum_square(sums, a, lda, rows, b, size, group, column, item); break;
 #define SQUARES(item)                                                                              \
     static void square_##item(float *sums, const float *a, int64_t lda, int64_t n,                 \
-                              const char *const *b, int64_t size, int64_t group, int64_t ahead)    \
+                              const char *const *b, int64_t size, int64_t group, int64_t column)   \
     { switch (n) { CASE(1, item) CASE(2, item) CASE(3, item) CASE(4, item) } }
 SQUARES(4)
 #if defined TNI_BY
@@ -173,7 +185,7 @@ bool PRODUCT(const tni_product *p)
             b[c] = (const char *)p->b + TNI_MIN(j + c, p->n - 1) * column;
         for (int64_t r = 0; r < p->m; r += ROWS) SQUARE(item)
         (sums + r * LANES + j % LANES, a + r * lda, lda, TNI_MIN(ROWS, p->m - r), b, p->k * item,
-         group, TNI_MAX(AHEAD * column, LEAST_AHEAD));
+         group, column);
         const int64_t from = j / LANES * LANES, n = TNI_MIN(p->n - from, LANES);
         if (j + COLUMNS >= from + n) write_rows(p, sums, p->m, from, n);
     }
