@@ -95,6 +95,7 @@ bench_flags bench_parse(int argc, char **argv, bench_flags f)
         { "rounds", NULL, &f.rounds, NULL },       { "recompute", NULL, NULL, &f.recompute },
         { "alternate", NULL, NULL, &f.alternate }, { "profile", NULL, NULL, &f.profile },
         { "only", &f.only, NULL, NULL },           { "int8", NULL, NULL, &f.int8 },
+        { "lora", NULL, &f.lora, NULL },
     };
     enum { FLAGS = sizeof flag / sizeof *flag };
     struct option table[FLAGS + 1] = { 0 };

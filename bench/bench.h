@@ -28,6 +28,7 @@ typedef struct bench_flags {
     bool profile;   /* at the end a table of where a step's time goes, to stderr (tn_profile) */
     bool alternate; /* of ops: each op has its rounds before the next one begins */
     bool int8;      /* of decode and generate: weights of Linears are bytes */
+    int64_t lora;   /* of finetune: the rank of adapters */
     /* above 0: instead of timing, doubles the batch up to this, until memory runs out */
     int64_t find_batch;
     tn_device where; /* what device says */

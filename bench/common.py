@@ -39,6 +39,7 @@ def parse(steps, warmup, config=None):
     ap.add_argument("--block", type=int, default=0)
     ap.add_argument("--recompute", action="store_true", help="of bench_gpt: a block's activations again in backward")
     ap.add_argument("--int8", action="store_true", help="of bench_generate: weights of bytes")
+    ap.add_argument("--lora", type=int, default=0, help="of bench_finetune: the rank of adapters")
     ap.add_argument("--find-batch", type=int, default=0)
     ap.add_argument("--compile", help="a mode of torch.compile: default, reduce-overhead, max-autotune")
     ap.add_argument("--way", choices=WAYS, help="one of run.sh's ways: sets --compile too")

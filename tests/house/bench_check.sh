@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The benchmark programs on the CPU at their smallest: what they count, deliver and leave out; no times.
-# usage: tests/house/bench_check.sh BENCH_GPT BENCH_IMAGES BENCH_OPS BENCH_LOADER BENCH_AVERAGE BENCH_DECODE
+# usage: tests/house/bench_check.sh BENCH_GPT BENCH_IMAGES BENCH_OPS BENCH_LOADER BENCH_AVERAGE BENCH_DECODE - - BENCH_GENERATE
+#        BENCH_FINETUNE
 #
 # Seen to fail: with --layers ignored, without autocast, with labels in another order than the images, with the last
 # batch dropped, and with bench_ops ending at the first op that does not exist in bf16; with two processes that take the
@@ -8,6 +9,7 @@
 # the same batches again.
 set -uo pipefail
 gpt=$(realpath "$1") ops=$(realpath "$3") loader=$(realpath "$4") average=$(realpath "$5") decode=$(realpath "$6")
+generate=$(realpath "$9") finetune=$(realpath "${10}")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tests/examples/example_data.sh
 . "$here/../examples/example_data.sh"
@@ -56,6 +58,15 @@ check 'loader, no folder' exits 1 "$dir/none/train-images-idx3-ubyte.gz" "$loade
 
 check 'decode' exits 0 'tenon_linear_33x64_rows16_bf16,GB/s,' "$decode" --config tiny --steps 1 --precision bf16
 check 'decode, int8' exits 0 'tenon_linear_33x64_rows16_int8,GB/s,' "$decode" --config tiny --steps 1 --int8
+
+check 'generate' exits 0 'tenon_tiny,ms_next,' "$generate" --config tiny --context 20 --steps 3
+# A Llama of width 32, 2 layers, 96 tokens, tied. Rank 4 beside q_proj [32, 32] and v_proj [16, 32].
+check 'finetune' exits 0 'tenon_lm_tiny,tokens/s,' "$finetune" --config tiny --context 16 "${few[@]}"
+all=$(metric parameters "$dir/said")
+check 'finetune, parameters' same "$all" $((96 * 32 + 2 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 32 * 64 + 2 * 32) + 32))
+check 'finetune, adapters' exits 0 'tenon_lora_tiny_bf16,tokens/s,' \
+    "$finetune" --config tiny --context 16 --lora 4 --precision bf16 "${few[@]}"
+check 'finetune, their parameters' same "$(metric parameters "$dir/said")" $((all + 2 * 4 * (32 + 32 + 32 + 16)))
 
 # Every op in f32; in bf16 all rows stand there, measured or named as left out.
 check 'ops, f32' exits 0 'tenon_max_pool_f32,us_forward_backward,' "$ops" --config tiny --steps 1 --precision f32
