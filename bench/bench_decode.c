@@ -168,17 +168,19 @@ int main(int argc, char **argv)
     if (flags.steps > MOST || tn_num_threads() > THREADS) return 2;
     bench_banner("decode");
     tn_set_grad_enabled(false);
-    if (tiny) {
-        most_bytes = 1 << 16;
-        product(33, 64);
-        attend(1, 4, 2, 16, 5, 8);
-        return 0;
+    if (tiny) most_bytes = 1 << 16;
+    for (int64_t round = 0; bench_round(&flags, round); round++) {
+        if (tiny) {
+            product(33, 64);
+            attend(1, 4, 2, 16, 5, 8);
+            continue;
+        }
+        product(50257, 768);
+        product(2048, 8192);
+        product(768, 768);
+        attend(1, 12, 12, 64, 1000, 1024);
+        attend(1, 32, 8, 64, 1000, 2048);
+        attend(8, 32, 8, 64, 1000, 1024);
     }
-    product(50257, 768);
-    product(2048, 8192);
-    product(768, 768);
-    attend(1, 12, 12, 64, 1000, 1024);
-    attend(1, 32, 8, 64, 1000, 2048);
-    attend(8, 32, 8, 64, 1000, 1024);
     return 0;
 }

@@ -9,8 +9,8 @@ itself), so that a neighbour who is busy for a while slows both; a side's time i
 process's memory lies makes single ops faster or slower by up to a fifth for as long as it lives, so each pair has
 processes of its own. The table has the median of the pairs' ratios, after to before, so above 1 the change is slower,
 with the interval that holds the true median with 95 % (ranks of the sorted ratios; no distribution is assumed). Of
-the single ops it has the geometric mean of each pair, and lines of those whose interval lies above 1.03. Ends with 1
-where an interval ends above 1.03.
+the single ops, and of decode's products and attention, it has the geometric mean of each pair, and lines of those whose
+interval lies above 1.03. Ends with 1 where an interval ends above 1.03.
 """
 import argparse
 import math
@@ -29,6 +29,7 @@ WORKLOADS = {  # turns of each side in a pair, and what one turn runs
     "mlp": (6, ["bench_images", "--config", "mlp", "--steps", "60", "--warmup", "20"]),
     "loader": (6, ["bench_loader", "--data", "/usr/share/datasets/fashion-mnist"]),
     "ops": (3, ["bench_ops", "--steps", "3", "--alternate"]),
+    "decode": (2, ["bench_decode", "--steps", "3"]),
 }
 
 
@@ -68,7 +69,7 @@ def times(values):
     """What one round took: the step's time, and of ops the time with backward where there is one."""
     picked = {w: v for (w, m), v in values.items() if m in ("ms/step", "us_forward", "ns")}
     picked.update({w: v for (w, m), v in values.items() if m == "us_forward_backward"})
-    picked.update({w: 1 / v for (w, m), v in values.items() if m == "batches/s"})
+    picked.update({w: 1 / v for (w, m), v in values.items() if m in ("batches/s", "GB/s") and not w.startswith("read_")})
     return picked
 
 

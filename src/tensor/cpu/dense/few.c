@@ -33,7 +33,7 @@ enum { COLUMNS = 4, ROWS = LANES / COLUMNS };
 /* The next COLUMNS columns are fetched while these are multiplied, into the L1 cache, one after the
  * other: memory reads four columns side by side at half to three quarters of the speed of one
  * (docs/measurements.md). Of columns longer than MOST_RUN bytes, the next RUN bytes of each. */
-enum { RUN = 2048, MOST_RUN = 3072 };
+enum { RUN = 2048, MOST_RUN = 3072, LEAST_AHEAD = 8192 };
 
 /* LANES signed bytes. */
 TNI_INLINE vector bytes(const void *b)
@@ -91,8 +91,9 @@ TNI_INLINE void sum_square(float *sums, const float *a, int64_t lda, int rows, c
     for (int64_t from = 0, end; item > 1 && from < whole; from = end) {
         const int64_t run = size <= MOST_RUN ? whole : RUN / item;
         end = TNI_MIN(from + run, whole);
-        const char *next = b[0] + (end < whole ? end * item : COLUMNS * column);
         const int64_t runs = run == whole && column == size ? 1 : COLUMNS; /* 1: without gaps */
+        const int64_t after = TNI_MAX(COLUMNS * column, runs == 1 ? LEAST_AHEAD : 0);
+        const char *next = b[0] + (end < whole ? end * item : after);
         const int64_t quarter = tni_up((end - from + runs - 1) / runs, LANES);
         for (int64_t i = from; i < end; next += column) {
             const char *ahead = next;
