@@ -48,6 +48,9 @@ TNI_INLINE vector bytes(const void *b)
 #endif
 }
 
+/* A vector of f32, or of pairs of bf16. */
+typedef float close __attribute__((vector_size(4 * LANES), aligned(2), may_alias));
+
 /* sum + y x. */
 TNI_INLINE vector add_product(vector sum, vector y, vector x)
 {
@@ -66,7 +69,9 @@ TNI_INLINE void multiply(vector sum[LANES], const float *a, int64_t lda, int row
     vector x[COLUMNS];
     UNROLL
     for (int c = 0; c < COLUMNS; c++) {
-        x[c] = item == 1 ? bytes(b[c] + i) : load(b[c], i, LANES, item == 2);
+        x[c] = item == 1   ? bytes(b[c] + i)
+               : item == 2 ? load(b[c], i, LANES, true)
+                           : (vector) * (const close *)(b[c] + 4 * i);
         if (ahead && c * LANES * item % 64 == 0) __builtin_prefetch(ahead + c * LANES * item, 0, 3);
     }
     UNROLL
