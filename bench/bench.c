@@ -240,6 +240,17 @@ void bench_tokens(int64_t step, int64_t batch, int64_t context, int64_t vocab, i
     }
 }
 
+void bench_texts(int64_t step, int64_t batch, int64_t context, int64_t vocab, tn_tensor **x,
+                 tn_tensor **y)
+{
+    tn_tensor *all = tn_empty_as(TN_SHAPE(batch, context + 1), TN_I64, tn_cpu());
+    int64_t *ids = tn_data_mut(all);
+    TN_CHECK_PTR(ids);
+    bench_tokens(step, batch, context, vocab, ids);
+    *x = tn_contiguous(tn_narrow(all, 1, 0, context));
+    *y = tn_contiguous(tn_narrow(all, 1, 1, context));
+}
+
 void bench_image(int64_t n, float *pixels, int64_t *label)
 {
     uint32_t luck = bench_mix((uint32_t)n + 0x30000000u);

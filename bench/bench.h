@@ -64,6 +64,9 @@ void bench_banner(const char *name);
 uint32_t bench_mix(uint32_t x);
 /* [batch, context + 1] tokens below vocab: steps of a constant stride, one in eight replaced. */
 void bench_tokens(int64_t step, int64_t batch, int64_t context, int64_t vocab, int64_t *ids);
+/* The same as tensors: x and, one further, y, i64 [batch, context] on the CPU. */
+void bench_texts(int64_t step, int64_t batch, int64_t context, int64_t vocab, tn_tensor **x,
+                 tn_tensor **y);
 enum { BENCH_IMAGES = 2048, BENCH_PIXELS = 784, BENCH_CLASSES = 10, BENCH_BLOCK = 64 };
 /* Noise in [0, 1) with the label drawn in: every tenth pixel, starting at the label, is brighter by
  * half. One image in four, at random, shows another label, so that the loss stays above zero. */

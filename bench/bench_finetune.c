@@ -23,12 +23,7 @@ static tn_tensor *loss(tn_module *model, tn_tensor *x, tn_tensor *y)
 
 static void batch(int64_t step, tn_tensor **x, tn_tensor **y)
 {
-    tn_tensor *all = tn_empty_as(TN_SHAPE(rows, context + 1), TN_I64, tn_cpu());
-    int64_t *ids = tn_data_mut(all);
-    TN_CHECK_PTR(ids);
-    bench_tokens(step, rows, context, vocab, ids);
-    *x = tn_contiguous(tn_narrow(all, 1, 0, context));
-    *y = tn_contiguous(tn_narrow(all, 1, 1, context));
+    bench_texts(step, rows, context, vocab, x, y);
 }
 
 int main(int argc, char **argv)

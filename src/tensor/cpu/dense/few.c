@@ -32,8 +32,10 @@ enum { DOTS = 0 };
 enum { COLUMNS = 4, ROWS = LANES / COLUMNS };
 /* The next COLUMNS columns are fetched while these are multiplied, into the L1 cache, one after the
  * other: memory reads four columns side by side at half to three quarters of the speed of one
- * (docs/measurements.md). Of columns longer than MOST_RUN bytes, the next RUN bytes of each. */
-enum { RUN = 2048, MOST_RUN = 3072, LEAST_AHEAD = 8192 };
+ * (docs/measurements.md). Of columns longer than MOST_RUN bytes, the next RUN bytes of each; where
+ * there are no gaps, at least LEAST_AHEAD bytes ahead. Columns of bytes are fetched side by side,
+ * AHEAD of them or AHEAD_BYTES further, into the L2 cache. */
+enum { RUN = 2048, MOST_RUN = 3072, LEAST_AHEAD = 8192, AHEAD = 16, AHEAD_BYTES = 16384 };
 
 /* LANES signed bytes. */
 TNI_INLINE vector bytes(const void *b)
@@ -107,13 +109,14 @@ TNI_INLINE void sum_square(float *sums, const float *a, int64_t lda, int rows, c
                 multiply(sum, a + i, lda, rows, b, i, ahead, item);
         }
     }
+    const int64_t further = TNI_MAX(AHEAD * column, AHEAD_BYTES);
     for (int64_t i = 0, at = size; item == 1 && i < size; at += 4) {
         vector part[LANES];
         UNROLL
         for (int p = 0; p < COLUMNS * rows; p++) part[p] = (vector){ 0 };
         for (const int64_t end = i + group; i < end; i += 32) {
             UNROLL
-            for (int c = 0; c < COLUMNS; c++) __builtin_prefetch(b[c] + i + 16 * column, 0, 2);
+            for (int c = 0; c < COLUMNS; c++) __builtin_prefetch(b[c] + i + further, 0, 2);
             UNROLL
             for (int64_t j = i; j < i + 32; j += LANES)
                 multiply(part, a + j, lda, rows, b, j, NULL, item);
@@ -158,12 +161,11 @@ SQUARES(2)
 /* `rows` rows of columns [j, j + n) of C, n at most LANES, from their sums. */
 static void write_rows(const tni_product *p, const float *sums, int64_t rows, int64_t j, int64_t n)
 {
-    const bool narrow = p->out == TN_BF16;
     const vector bias = p->bias ? load(p->bias, j, n, p->in == TN_BF16) : (vector){ 0 };
     for (int64_t r = 0; r < rows; r++) {
         vector sum = *(const vector *)(sums + r * LANES) + bias;
         if (p->accumulate) sum += load(p->c, r * p->ldc + j, n, false);
-        store(sum, p->c, r * p->ldc + j, n, narrow);
+        store(sum, p->c, r * p->ldc + j, n, p->out == TN_BF16);
     }
 }
 
@@ -189,9 +191,11 @@ bool PRODUCT(const tni_product *p)
         const char *b[COLUMNS];
         for (int c = 0; c < COLUMNS; c++)
             b[c] = (const char *)p->b + TNI_MIN(j + c, p->n - 1) * column;
-        for (int64_t r = 0; r < p->m; r += ROWS) SQUARE(item)
-        (sums + r * LANES + j % LANES, a + r * lda, lda, TNI_MIN(ROWS, p->m - r), b, p->k * item,
-         group, column);
+        for (int64_t r = 0; r < p->m; r += ROWS) {
+            const int64_t rows = TNI_MIN(ROWS, p->m - r);
+            float *to = sums + r * LANES + j % LANES;
+            SQUARE(item)(to, a + r * lda, lda, rows, b, p->k * item, group, column);
+        }
         const int64_t from = j / LANES * LANES, n = TNI_MIN(p->n - from, LANES);
         if (j + COLUMNS >= from + n) write_rows(p, sums, p->m, from, n);
     }
